@@ -1,0 +1,265 @@
+//! Time, as a port: the only place that reads a clock.
+//!
+//! Leases are trusted by a clock that goes on while the machine is suspended
+//! ([`Moment`]); people are shown the wall clock. Read the time *inside* the
+//! critical section: a time read before waiting for the lock is as old as the
+//! wait was long.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+/// An instant on a clock that never jumps and does not stop in suspend, in
+/// nanoseconds from a start that only this machine's boot knows.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than anything.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
+    /// The moment this many nanoseconds after the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Moment(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment and a span after it; [`Moment::NEVER`] when that is too far.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Self {
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        Moment(self.0.saturating_add(nanos))
+    }
+
+    /// How long from `earlier` to this moment; zero when it is not earlier.
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// A boxed future that ends at some moment; see [`Clock::sleep_until`].
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Called by a clock after it was moved by hand; see [`Clock::on_jump`].
+pub type JumpHook = Arc<dyn Fn() + Send + Sync>;
+
+/// Where the time comes from.
+///
+/// [`SystemClock`] in production, [`ManualClock`] in tests that move the time
+/// themselves. Both readings of one clock must belong together.
+pub trait Clock: Send + Sync + 'static {
+    /// The moment by which leases are judged.
+    fn now(&self) -> Moment;
+
+    /// The wall clock, for people and records. It may jump.
+    fn wall(&self) -> DateTime<Utc>;
+
+    /// Ends at the first poll at or after `until`.
+    fn sleep_until(&self, until: Moment) -> Sleep;
+
+    /// Registers a hook that runs whenever the time moves other than by itself.
+    /// Real clocks have no such moves, so by default nothing is registered.
+    fn on_jump(&self, hook: JumpHook) {
+        drop(hook);
+    }
+}
+
+/// The machine's own clocks: `CLOCK_BOOTTIME` on Linux, so that a laptop which
+/// slept through its lease knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// The system clock behind the pointer that [`Locks`](crate::Locks) and providers keep.
+    pub fn shared() -> Arc<dyn Clock> {
+        static SHARED: std::sync::LazyLock<Arc<dyn Clock>> =
+            std::sync::LazyLock::new(|| Arc::new(SystemClock));
+        SHARED.clone()
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Moment {
+        #[cfg(target_os = "linux")]
+        let clock = rustix::time::ClockId::Boottime;
+        #[cfg(not(target_os = "linux"))]
+        let clock = rustix::time::ClockId::Monotonic;
+        let t = rustix::time::clock_gettime(clock);
+        // Neither part of a time since boot is ever negative.
+        Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+
+    fn wall(&self) -> DateTime<Utc> {
+        Utc::now()
+    }
+
+    fn sleep_until(&self, until: Moment) -> Sleep {
+        // The runtime's timers stand still in suspend; a look at the clock at
+        // least once a second bounds how late we notice.
+        const LONGEST_NAP: Duration = Duration::from_secs(1);
+        Box::pin(async move {
+            loop {
+                let left = until.since(SystemClock.now());
+                if left.is_zero() {
+                    return;
+                }
+                tokio::time::sleep(left.min(LONGEST_NAP)).await;
+            }
+        })
+    }
+}
+
+/// A clock that stands still until it is told to move.
+///
+/// Clones show the same time.
+///
+/// ```
+/// use latchwork_lock::{Clock, ManualClock};
+/// use std::time::Duration;
+///
+/// let clock = ManualClock::new();
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(30));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(30));
+/// ```
+#[derive(Clone, Default)]
+pub struct ManualClock {
+    inner: Arc<Manual>,
+}
+
+#[derive(Default)]
+struct Manual {
+    state: Mutex<ManualState>,
+}
+
+#[derive(Default)]
+struct ManualState {
+    elapsed: Duration,
+    sleepers: Vec<(Moment, Waker)>,
+    hooks: Vec<JumpHook>,
+}
+
+impl ManualClock {
+    /// A clock that shows one second after boot, on 1 January 2026.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Moves the time forward and wakes whoever slept until then.
+    pub fn advance(&self, span: Duration) {
+        let (wake, hooks) = {
+            let mut state = self.inner.state.lock();
+            state.elapsed += span;
+            let now = moment(state.elapsed);
+            let (due, left) =
+                std::mem::take(&mut state.sleepers).into_iter().partition(|(at, _)| *at <= now);
+            state.sleepers = left;
+            let due: Vec<(Moment, Waker)> = due;
+            (due, state.hooks.clone())
+        };
+        for (_, waker) in wake {
+            waker.wake();
+        }
+        for hook in hooks {
+            hook();
+        }
+    }
+}
+
+fn moment(elapsed: Duration) -> Moment {
+    // Not zero: a moment of zero would hide a forgotten initialisation.
+    Moment::from_nanos(1_000_000_000).after(elapsed)
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Moment {
+        moment(self.inner.state.lock().elapsed)
+    }
+
+    fn wall(&self) -> DateTime<Utc> {
+        const START: i64 = 1_767_225_600; // 2026-01-01T00:00:00Z
+        DateTime::from_timestamp(START, 0).unwrap_or_default() + self.inner.state.lock().elapsed
+    }
+
+    fn sleep_until(&self, until: Moment) -> Sleep {
+        Box::pin(ManualSleep { clock: self.inner.clone(), until })
+    }
+
+    fn on_jump(&self, hook: JumpHook) {
+        self.inner.state.lock().hooks.push(hook);
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualClock").field("now", &self.now()).finish_non_exhaustive()
+    }
+}
+
+struct ManualSleep {
+    clock: Arc<Manual>,
+    until: Moment,
+}
+
+impl Future for ManualSleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.clock.state.lock();
+        if moment(state.elapsed) >= self.until {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker();
+        let until = self.until;
+        if !state.sleepers.iter().any(|(at, w)| *at == until && w.will_wake(waker)) {
+            state.sleepers.push((until, waker.clone()));
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_saturate_instead_of_wrapping() {
+        assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
+        assert_eq!(Moment(5).after(Duration::MAX), Moment::NEVER);
+        assert_eq!(Moment(5).since(Moment(9)), Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn a_manual_sleep_ends_when_the_clock_is_moved() {
+        let clock = ManualClock::new();
+        let sleep = clock.sleep_until(clock.now().after(Duration::from_secs(5)));
+        let mover = clock.clone();
+        let task = tokio::spawn(sleep);
+        tokio::task::yield_now().await;
+        mover.advance(Duration::from_secs(4));
+        tokio::task::yield_now().await;
+        assert!(!task.is_finished());
+        mover.advance(Duration::from_secs(1));
+        task.await.expect("the sleeper ends");
+    }
+
+    #[test]
+    fn the_system_clock_moves_forward() {
+        let a = SystemClock.now();
+        assert!(SystemClock.now() >= a);
+    }
+}

@@ -1,0 +1,83 @@
+//! From an address to locks.
+
+use url::Url;
+
+use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
+
+/// Schemes of providers that other builds have, with the feature that brings them.
+const ELSEWHERE: [(&str, &str); 12] = [
+    ("file", "file"),
+    ("sqlite", "sqlite"),
+    ("postgres", "postgres"),
+    ("postgresql", "postgres"),
+    ("mysql", "mysql"),
+    ("mariadb", "mysql"),
+    ("redis", "redis"),
+    ("rediss", "redis"),
+    ("etcd", "etcd"),
+    ("http", "http"),
+    ("https", "http"),
+    ("temporal", "temporal"),
+];
+
+pub(crate) async fn connect(address: &str) -> Result<Locks> {
+    // The address may carry a password, so no message repeats it.
+    let url = Url::parse(address).map_err(|error| {
+        Error::invalid_argument(
+            "url",
+            format!("it is no address ({error}); write memory:, noop: or file:///directory"),
+        )
+    })?;
+    match url.scheme() {
+        "memory" => bare(&url).map(|()| Locks::new(InMemoryLockProvider::new())),
+        "noop" => bare(&url).map(|()| Locks::new(NoOpLockProvider::new())),
+        #[cfg(any())]
+        "file" => crate::providers::file::connect(&url).await.map(Locks::new),
+        scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
+            Some((_, feature)) => {
+                Err(ErrorKind::NotBuilt { scheme: format!("{scheme}:"), feature }.into())
+            }
+            None => Err(Error::invalid_argument(
+                "url",
+                format!(
+                    "{scheme}: is no kind of lock backend; write memory:, noop: or file:///directory"
+                ),
+            )),
+        },
+    }
+}
+
+/// A scheme that has nothing behind it.
+fn bare(url: &Url) -> Result<()> {
+    if url.path().is_empty() && url.host().is_none() && url.query().is_none() {
+        return Ok(());
+    }
+    Err(Error::invalid_argument(
+        "url",
+        format!("{0}: takes nothing behind the colon; write {0}:", url.scheme()),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn addresses_are_told_apart() {
+        assert_eq!(connect("memory:").await.expect("there").provider_name(), "memory");
+        assert_eq!(connect("noop:").await.expect("there").provider_name(), "noop");
+        for (bad, code) in [
+            ("", "invalid_argument"),
+            ("/tmp/locks", "invalid_argument"),
+            ("carrier-pigeon://x", "invalid_argument"),
+            ("memory:x", "invalid_argument"),
+            ("postgres://me:secret@host/db", "not_built"),
+            ("etcd://a,b,c", "not_built"),
+            ("temporal://x", "not_built"),
+        ] {
+            let error = connect(bad).await.expect_err(bad);
+            assert_eq!(error.code(), code, "{bad}: {error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! One error type, with a code that is the same in Rust, HTTP and the shell.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Fence, Holder};
+
+/// The result of a lock operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// What went wrong with a lock.
+///
+/// Match [`kind`](Error::kind), or hand [`code`](Error::code) on; retry layers ask
+/// [`is_temporary`](Error::is_temporary). No message ever shows a token.
+///
+/// It is one pointer wide, because every lock that goes well carries room for it.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Error(Box<ErrorKind>);
+
+/// The kinds of [`Error`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Somebody else has the key, and the time to wait is over.
+    #[error("{}", Taken { key, waited: *waited, holder: holder.as_deref() })]
+    #[non_exhaustive]
+    LockAcquisition {
+        /// The key that was asked for.
+        key: String,
+        /// How long was waited for it.
+        waited: Duration,
+        /// One of those who hold it, where the backend told.
+        holder: Option<Box<Holder>>,
+    },
+    /// The lease ran out before it was renewed.
+    #[error(
+        "the lease on {key:?} (fence {fence}) ran out before it was renewed: \
+         check what was already done, take the lock again, and use a longer ttl or renewal"
+    )]
+    #[non_exhaustive]
+    LockExpired {
+        /// The key of the lease.
+        key: String,
+        /// Its fence.
+        fence: Fence,
+    },
+    /// The lease is no longer ours: broken, taken over, resumed elsewhere, or forgotten by the backend.
+    #[error(
+        "the lease on {key:?} (fence {fence}) was lost: it was broken, taken over, resumed elsewhere \
+         or expired; check what was already done before taking the lock again"
+    )]
+    #[non_exhaustive]
+    LockLost {
+        /// The key of the lease.
+        key: String,
+        /// Its fence.
+        fence: Fence,
+    },
+    /// The backend did not answer. Whether anybody holds the key is not known.
+    #[error("the {provider} lock backend is unavailable ({during}): {reason}")]
+    #[non_exhaustive]
+    Unavailable {
+        /// Which backend.
+        provider: &'static str,
+        /// What was tried.
+        during: &'static str,
+        /// What came back instead.
+        reason: String,
+        /// The driver's error.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The backend answered, and trying again will not help until somebody repairs it.
+    #[error("the {provider} lock backend refused ({during}): {reason}")]
+    #[non_exhaustive]
+    Backend {
+        /// Which backend.
+        provider: &'static str,
+        /// What was tried.
+        during: &'static str,
+        /// What is wrong and what to do.
+        reason: String,
+        /// The driver's error.
+        #[source]
+        source: Option<Source>,
+    },
+    /// The key's name is not legal.
+    #[error("invalid lock key {key:?}: {reason}")]
+    #[non_exhaustive]
+    InvalidKey {
+        /// The beginning of the name.
+        key: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Another argument is not legal.
+    #[error("invalid {name}: {reason}")]
+    #[non_exhaustive]
+    InvalidArgument {
+        /// Which argument.
+        name: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The provider cannot do this at all.
+    #[error("the {provider} lock provider does not support {operation}")]
+    #[non_exhaustive]
+    NotSupported {
+        /// Which provider.
+        provider: &'static str,
+        /// What it cannot do.
+        operation: String,
+    },
+    /// The program was built without this provider.
+    #[error(
+        "this program was not built with the lock provider for {scheme}: \
+         build it with the feature `{feature}` of latchwork-lock"
+    )]
+    #[non_exhaustive]
+    NotBuilt {
+        /// The scheme of the url.
+        scheme: String,
+        /// The cargo feature to enable.
+        feature: &'static str,
+    },
+}
+
+impl Error {
+    /// Every code that [`code`](Self::code) can give, with what it means and
+    /// whether trying again may help. The documentation's table is made of it.
+    pub const CODES: [(&'static str, &'static str, bool); 9] = [
+        ("lock_taken", "somebody else has the key, and the time to wait is over", true),
+        ("lock_expired", "the lease ran out before it was renewed", false),
+        ("lock_lost", "the lease is no longer ours", false),
+        ("lock_unavailable", "the backend did not answer", true),
+        ("lock_backend", "the backend refused, and somebody must repair it", false),
+        ("invalid_key", "the key's name is not legal", false),
+        ("invalid_argument", "another argument is not legal", false),
+        ("not_supported", "the provider cannot do this", false),
+        ("not_built", "the program was built without this provider", false),
+    ];
+
+    /// What kind of error it is.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0
+    }
+
+    /// Whether the lease did not hold to the end: it expired or was lost.
+    pub fn is_loss(&self) -> bool {
+        matches!(self.kind(), ErrorKind::LockExpired { .. } | ErrorKind::LockLost { .. })
+    }
+
+    /// The stable code.
+    pub fn code(&self) -> &'static str {
+        self.row().0
+    }
+
+    /// Whether the same call may succeed later without anybody changing anything.
+    pub fn is_temporary(&self) -> bool {
+        self.row().2
+    }
+
+    fn row(&self) -> &'static (&'static str, &'static str, bool) {
+        let at = match self.kind() {
+            ErrorKind::LockAcquisition { .. } => 0,
+            ErrorKind::LockExpired { .. } => 1,
+            ErrorKind::LockLost { .. } => 2,
+            ErrorKind::Unavailable { .. } => 3,
+            ErrorKind::Backend { .. } => 4,
+            ErrorKind::InvalidKey { .. } => 5,
+            ErrorKind::InvalidArgument { .. } => 6,
+            ErrorKind::NotSupported { .. } => 7,
+            ErrorKind::NotBuilt { .. } => 8,
+        };
+        &Self::CODES[at]
+    }
+
+    /// An [`ErrorKind::Unavailable`], for providers.
+    pub fn unavailable(
+        provider: &'static str,
+        during: &'static str,
+        reason: impl Into<String>,
+        source: Option<Source>,
+    ) -> Self {
+        ErrorKind::Unavailable { provider, during, reason: reason.into(), source }.into()
+    }
+
+    /// An [`ErrorKind::Backend`], for providers.
+    pub fn backend(
+        provider: &'static str,
+        during: &'static str,
+        reason: impl Into<String>,
+        source: Option<Source>,
+    ) -> Self {
+        ErrorKind::Backend { provider, during, reason: reason.into(), source }.into()
+    }
+
+    /// An [`ErrorKind::NotSupported`], for providers.
+    pub fn not_supported(provider: &'static str, operation: impl Into<String>) -> Self {
+        ErrorKind::NotSupported { provider, operation: operation.into() }.into()
+    }
+
+    /// An [`ErrorKind::InvalidArgument`].
+    pub fn invalid_argument(name: &'static str, reason: impl Into<String>) -> Self {
+        ErrorKind::InvalidArgument { name, reason: reason.into() }.into()
+    }
+
+    pub(crate) fn invalid_key(key: &str, reason: impl Into<String>) -> Self {
+        const SHOWN: usize = 40;
+        let mut shown: String = key.chars().take(SHOWN).collect();
+        if shown.len() < key.len() {
+            shown.push('…');
+        }
+        ErrorKind::InvalidKey { key: shown, reason: reason.into() }.into()
+    }
+
+    pub(crate) fn lost(key: &str, fence: Fence) -> Self {
+        ErrorKind::LockLost { key: key.to_owned(), fence }.into()
+    }
+
+    pub(crate) fn expired(key: &str, fence: Fence) -> Self {
+        ErrorKind::LockExpired { key: key.to_owned(), fence }.into()
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Error(Box::new(kind))
+    }
+}
+
+struct Taken<'a> {
+    key: &'a str,
+    waited: Duration,
+    holder: Option<&'a Holder>,
+}
+
+impl fmt::Display for Taken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is taken", self.key)?;
+        if let Some(holder) = self.holder {
+            write!(f, " by {} ({}, fence {})", holder.who(), holder.mode, holder.fence)?;
+            if let Some(note) = &holder.note {
+                write!(f, ", note {note:?}")?;
+            }
+            write!(
+                f,
+                ", whose lease ends in {:?} unless renewed",
+                Duration::from_millis(
+                    u64::try_from(holder.expires_in.as_millis()).unwrap_or(u64::MAX)
+                ),
+            )?;
+        }
+        if self.waited.is_zero() {
+            f.write_str("; no waiting was asked for")
+        } else {
+            write!(f, "; waited {:.1?}", self.waited)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_are_distinct() {
+        let mut codes: Vec<_> = Error::CODES.iter().map(|row| row.0).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), Error::CODES.len());
+    }
+
+    #[test]
+    fn a_long_key_is_shown_in_part() {
+        let error = Error::invalid_key(&"ü".repeat(600), "too long");
+        assert!(error.to_string().chars().count() < 100, "{error}");
+    }
+}

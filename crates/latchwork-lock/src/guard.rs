@@ -1,0 +1,128 @@
+//! A held lease that releases when it ends.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::renewal::{Renewal, Watchdog};
+use crate::{Held, Lease, Result};
+
+/// A lease that is held, and released when the guard ends.
+///
+/// What can be asked of it is on [`Held`], which it dereferences to. The guard does not stop you
+/// from working on after the lease was lost: ask [`is_held`](Held::is_held), wait for
+/// [`lost`](Held::lost) beside the work, and send the [`fence`](Held::fence) with each write.
+///
+/// Dropping it cannot wait for the backend: it queues the release (L21).
+/// [`release`](Self::release) waits, and tells whether the lease held to the end.
+#[must_use = "a guard that is not kept is released at once"]
+pub struct Guard {
+    held: Cell,
+    watchdog: Option<Watchdog>,
+    ended: bool,
+}
+
+/// Shared only when a watchdog or a closure needs it too: the common guard costs no allocation.
+#[expect(clippy::large_enum_variant, reason = "the large one is the common one")]
+enum Cell {
+    Own(Held),
+    Shared(Arc<Held>),
+}
+
+impl Guard {
+    pub(crate) fn new(held: Held) -> Self {
+        Guard { held: Cell::Own(held), watchdog: None, ended: false }
+    }
+
+    /// The same, with a handle for others to look at.
+    pub(crate) fn shared(held: Held, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
+        let held = Arc::new(held);
+        // The guard comes first: if there is nobody to run the watchdog, it gives the lease back.
+        let mut guard = Guard { held: Cell::Shared(held.clone()), watchdog: None, ended: false };
+        if let Some(renewal) = renewal {
+            guard.watchdog = Some(Watchdog::start(held.clone(), renewal)?);
+        }
+        Ok((guard, held))
+    }
+
+    /// Releases the lease and waits for the backend's answer.
+    ///
+    /// Cancel safe: dropped midway, the release is queued as by a drop.
+    ///
+    /// # Errors
+    /// [`LockExpired`](crate::ErrorKind::LockExpired) or [`LockLost`](crate::ErrorKind::LockLost) when it
+    /// did not hold to the end, so that somebody else may have been in meanwhile.
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not answer; the release is
+    /// then queued, and the ttl ends what cannot be told.
+    pub async fn release(mut self) -> Result<()> {
+        let provider = self.locks.provider();
+        let released = match provider.release_now(self.proof()) {
+            Some(answer) => answer,
+            None => provider.release(self.proof()).await,
+        }?;
+        self.ended(released)
+    }
+
+    /// The same where the provider answers at once; else none, and nothing has happened.
+    pub(crate) fn release_now(&mut self) -> Option<Result<()>> {
+        let released = self.locks.provider().release_now(self.proof())?;
+        Some(released.and_then(|released| self.ended(released)))
+    }
+
+    fn ended(&mut self, released: bool) -> Result<()> {
+        self.ended = true;
+        if released {
+            return Ok(());
+        }
+        Err(self.gone(self.locks.clock().now()))
+    }
+
+    /// Ends the guard but not the lease, which can then be stored and
+    /// [resumed](crate::Locks::resume) in another process.
+    ///
+    /// It is a question to the backend, because some of them tie a lease to its process and must
+    /// let go of that first.
+    ///
+    /// Cancel safe: dropped midway, the guard is released as by a drop.
+    ///
+    /// # Errors
+    /// As for [`release`](Self::release); the guard is released then.
+    pub async fn into_lease(mut self) -> Result<Lease> {
+        self.locks.provider().require(crate::Capability::HandOver)?;
+        if !self.locks.provider().hand_over(self.proof()).await? {
+            return Err(self.gone(self.locks.clock().now()));
+        }
+        self.ended = true;
+        self.watchdog = None;
+        Ok(self.lease())
+    }
+}
+
+impl Deref for Guard {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        match &self.held {
+            Cell::Own(held) => held,
+            Cell::Shared(held) => held,
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.watchdog = None;
+        if !self.ended {
+            self.locks.provider().release_later(self.proof());
+        }
+        if let Cell::Shared(held) = &self.held {
+            held.mark_lost();
+        }
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Guard").field(&**self).finish()
+    }
+}

@@ -1,0 +1,269 @@
+//! What is known of a lease while it is held: its fence, and how long it can be trusted.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::config::{check_ttl, trust_margin};
+use crate::provider::Proof;
+use crate::rules::wall_at;
+use crate::{
+    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Owner, Result,
+    Token,
+};
+
+/// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
+/// [`run`](crate::LockRequest::run) can ask.
+pub struct Held {
+    pub(crate) locks: Locks,
+    pub(crate) key: Key,
+    pub(crate) token: Token,
+    grant: Grant,
+    mode: Mode,
+    owner: Option<Owner>,
+    since: Moment,
+    term: Mutex<Term>,
+    lost: AtomicBool,
+    /// Most leases are neither watched nor renewed: what that needs is made on first use.
+    signals: OnceLock<Box<Signals>>,
+}
+
+#[derive(Default)]
+struct Signals {
+    changed: Notify,
+    /// One renewal at a time: two in flight could be answered in another order than they were
+    /// carried out, and we would trust the longer one.
+    renewing: tokio::sync::Mutex<()>,
+}
+
+/// The current stretch of a lease, by this process's clock.
+#[derive(Clone, Copy)]
+struct Term {
+    ttl: Duration,
+    /// Counted from before the request was sent, so never later than in the backend.
+    expires: Moment,
+}
+
+impl Term {
+    fn trusted_until(self) -> Moment {
+        Moment::from_nanos(
+            self.expires.as_nanos().saturating_sub(
+                u64::try_from(trust_margin(self.ttl).as_nanos()).unwrap_or(u64::MAX),
+            ),
+        )
+    }
+}
+
+/// How to renew: see [`Held::refresh_with`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refresh {
+    /// The new ttl; none keeps the lease's.
+    pub ttl: Option<Duration>,
+    /// Renew only when less than this is left of the ttl; none is half of the ttl, zero always renews.
+    pub threshold: Option<Duration>,
+}
+
+impl Held {
+    pub(crate) fn new(locks: &Locks, request: AcquireRequest, grant: Grant) -> Self {
+        let since = grant.trusted_from.unwrap_or(request.sent_at);
+        Held {
+            locks: locks.clone(),
+            key: request.key,
+            token: request.token,
+            grant,
+            mode: request.mode,
+            owner: request.owner,
+            since,
+            term: Mutex::new(Term { ttl: request.ttl, expires: since.after(request.ttl) }),
+            lost: AtomicBool::new(false),
+            signals: OnceLock::new(),
+        }
+    }
+
+    /// The key, as it was asked for.
+    pub fn key(&self) -> &str {
+        self.locks.strip(self.key.as_str())
+    }
+
+    /// Alone or shared.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The number to send with each write; higher than that of any grant of this key before (L4).
+    pub fn fence(&self) -> Fence {
+        self.grant.fence
+    }
+
+    /// Whether somebody else had the key when it was asked for (L19).
+    pub fn waited(&self) -> bool {
+        self.grant.waited
+    }
+
+    /// The fence of the grant before this one, where the backend still knows it (L19).
+    ///
+    /// When it is the fence of your own last grant, nobody was in between, and what you had read
+    /// is still true. None says nothing: read again.
+    pub fn previous_fence(&self) -> Option<Fence> {
+        self.grant.previous_fence
+    }
+
+    /// Whether the lease can still be trusted (L9): computed by this process's clock, without a
+    /// round trip, and false from a tenth of the ttl (at most a second) before its end.
+    ///
+    /// An administrator's break is seen at the next renewal only. What must not happen twice is
+    /// guarded by the [`fence`](Self::fence).
+    pub fn is_held(&self) -> bool {
+        !self.remaining().is_zero()
+    }
+
+    /// How long the lease can be trusted from now on.
+    pub fn remaining(&self) -> Duration {
+        if self.lost.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        self.trusted_until().since(self.locks.clock().now())
+    }
+
+    /// The current ttl.
+    pub fn ttl(&self) -> Duration {
+        self.term.lock().ttl
+    }
+
+    /// Ends when the lease can no longer be trusted, at the first poll after.
+    ///
+    /// Cancel safe: it only looks.
+    pub async fn lost(&self) {
+        loop {
+            let changed = self.signals().changed.notified();
+            fence(Ordering::SeqCst); // pairs with the one in `tell`
+            if !self.is_held() {
+                return;
+            }
+            let until = self.locks.clock().sleep_until(self.trusted_until());
+            futures::future::select(std::pin::pin!(changed), until).await;
+        }
+    }
+
+    /// Renews the lease when less than half of its ttl is left.
+    ///
+    /// Cancel safe: the renewal has happened or it has not; a lost answer never makes the lease
+    /// trusted for longer than it is.
+    ///
+    /// # Errors
+    /// [`LockExpired`](crate::ErrorKind::LockExpired) when it ran out, [`LockLost`](crate::ErrorKind::LockLost) when
+    /// somebody ended it, [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not answer.
+    pub async fn refresh(&self) -> Result<()> {
+        self.refresh_with(Refresh::default()).await
+    }
+
+    /// Renews the lease with another ttl or threshold (L8).
+    ///
+    /// Cancel safe, and with the same errors as [`refresh`](Self::refresh).
+    pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
+        let _one_at_a_time = self.signals().renewing.lock().await;
+        let clock = self.locks.clock();
+        let term = *self.term.lock();
+        let ttl = refresh.ttl.unwrap_or(term.ttl);
+        check_ttl(ttl)?;
+        let threshold = refresh.threshold.unwrap_or(ttl / 2);
+        let sent_at = clock.now();
+        if self.lost.load(Ordering::Acquire) {
+            return Err(self.gone(sent_at));
+        }
+        if !threshold.is_zero() && term.expires.since(sent_at) >= threshold {
+            return Ok(());
+        }
+        // A shorter ttl counts from the question, a longer one from the answer: between the two
+        // the backend may have either.
+        self.term.lock().expires = term.expires.min(sent_at.after(ttl));
+        let proof = self.proof();
+        if !self.locks.provider().renew(proof, ttl).await? {
+            self.mark_lost();
+            return Err(self.gone(clock.now()));
+        }
+        *self.term.lock() = Term { ttl, expires: sent_at.after(ttl) };
+        self.tell();
+        Ok(())
+    }
+
+    /// What can be shown of the lease to anybody.
+    pub fn state(&self) -> LockState {
+        LockState::from(&self.lease())
+    }
+
+    pub(crate) fn lease(&self) -> Lease {
+        let clock = self.locks.clock();
+        let (now, wall) = (clock.now(), clock.wall());
+        let term = *self.term.lock();
+        Lease {
+            prefix: self.locks.prefix().to_owned(),
+            key: self.key().to_owned(),
+            mode: self.mode,
+            owner: self.owner.clone(),
+            token: self.token,
+            fence: self.fence(),
+            ttl: term.ttl,
+            acquired_at: wall_at(wall, now, self.since),
+            expires_at: wall_at(wall, now, term.expires),
+        }
+    }
+
+    pub(crate) fn proof(&self) -> Proof<'_> {
+        Proof { key: &self.key, token: self.token }
+    }
+
+    pub(crate) fn since(&self) -> Moment {
+        self.since
+    }
+
+    pub(crate) fn expires(&self) -> Moment {
+        self.term.lock().expires
+    }
+
+    /// The backend said that the lease is not ours, or we gave it back.
+    pub(crate) fn mark_lost(&self) {
+        self.lost.store(true, Ordering::Release);
+        self.tell();
+    }
+
+    /// Why the lease is gone: by time, if its time is over by our clock, else by somebody.
+    pub(crate) fn gone(&self, now: Moment) -> Error {
+        if now >= self.expires() {
+            Error::expired(self.key(), self.fence())
+        } else {
+            Error::lost(self.key(), self.fence())
+        }
+    }
+
+    fn signals(&self) -> &Signals {
+        self.signals.get_or_init(Box::default)
+    }
+
+    fn tell(&self) {
+        // Either we see the signals of whoever waits, or it sees what we changed.
+        fence(Ordering::SeqCst);
+        if let Some(signals) = self.signals.get() {
+            signals.changed.notify_waiters();
+        }
+    }
+
+    fn trusted_until(&self) -> Moment {
+        self.term.lock().trusted_until()
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("key", &self.key())
+            .field("mode", &self.mode)
+            .field("fence", &self.fence())
+            .field("remaining", &self.remaining())
+            .finish_non_exhaustive()
+    }
+}

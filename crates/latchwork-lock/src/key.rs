@@ -1,0 +1,225 @@
+//! Names of what is locked, checked before any round trip (L18).
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::{Arc, LazyLock};
+
+use foldhash::fast::RandomState;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::{Error, Result};
+
+/// The longest key that a caller may name, in bytes.
+pub const MAX_KEY_BYTES: usize = 512;
+
+/// The longest prefix that [`Locks`](crate::Locks) may put before its keys, in bytes.
+pub const MAX_PREFIX_BYTES: usize = 128;
+
+/// Canonical name of what is locked: the same resource always gives the same key.
+///
+/// As a provider sees it, a key carries the prefix of its
+/// [`Locks`](crate::Locks). Cloning is cheap.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Key {
+    text: Arc<str>,
+    hash: u64,
+}
+
+impl Key {
+    /// Checks a name and makes a key of it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidKey`](crate::ErrorKind::InvalidKey) when the name is empty, longer than
+    /// [`MAX_KEY_BYTES`], or has control characters.
+    pub fn new(name: &str) -> Result<Self> {
+        Self::with_prefix("", name)
+    }
+
+    /// Checks `name` and puts `prefix`, which was checked before, in front of it.
+    pub(crate) fn with_prefix(prefix: &str, name: &str) -> Result<Self> {
+        check(name)?;
+        if prefix.is_empty() {
+            return Ok(Key::hashed(name));
+        }
+        // One allocation, the Arc's own: the two parts meet on the stack.
+        let mut joined = SmallVec::<[u8; 192]>::new();
+        joined.extend_from_slice(prefix.as_bytes());
+        joined.extend_from_slice(name.as_bytes());
+        match std::str::from_utf8(&joined) {
+            Ok(joined) => Ok(Key::hashed(joined)),
+            // Two strings behind each other are a string.
+            Err(_) => unreachable!("two valid strings joined"),
+        }
+    }
+
+    fn hashed(text: &str) -> Self {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        Key { text: text.into(), hash: HASHER.hash_one(text) }
+    }
+
+    /// The whole name.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// A hash of the name that is the same within this process only, computed once.
+    pub fn process_hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Key) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hash.hash(state);
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Key) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Key) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl TryFrom<String> for Key {
+    type Error = Error;
+
+    fn try_from(name: String) -> Result<Self> {
+        // A stored key may carry a prefix on top of a key of the full length.
+        if name.len() > MAX_PREFIX_BYTES + MAX_KEY_BYTES || name.is_empty() || has_control(&name) {
+            return Err(Error::invalid_key(&name, "it is not a stored key"));
+        }
+        Ok(Key::hashed(&name))
+    }
+}
+
+impl From<Key> for String {
+    fn from(key: Key) -> String {
+        key.text.as_ref().to_owned()
+    }
+}
+
+fn check(name: &str) -> Result<()> {
+    if name.is_empty() {
+        return Err(Error::invalid_key(name, "it is empty"));
+    }
+    if name.len() > MAX_KEY_BYTES {
+        return Err(Error::invalid_key(
+            name,
+            format!("it has {} bytes, and {MAX_KEY_BYTES} are allowed", name.len()),
+        ));
+    }
+    if has_control(name) {
+        return Err(Error::invalid_key(name, "it has control characters"));
+    }
+    Ok(())
+}
+
+/// Checks a prefix: it may be empty, else the rules of a key hold.
+pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
+    if prefix.len() > MAX_PREFIX_BYTES {
+        return Err(Error::invalid_argument(
+            "prefix",
+            format!("it has {} bytes, and {MAX_PREFIX_BYTES} are allowed", prefix.len()),
+        ));
+    }
+    if has_control(prefix) {
+        return Err(Error::invalid_argument("prefix", "it has control characters"));
+    }
+    Ok(())
+}
+
+pub(crate) fn has_control(text: &str) -> bool {
+    if text.is_ascii() {
+        text.bytes().any(|b| b < 0x20 || b == 0x7f)
+    } else {
+        text.chars().any(char::is_control)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.text, f)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Says what to lock for a subject: an order, a transition, a request.
+///
+/// Any closure of the right shape is one.
+///
+/// ```
+/// use latchwork_lock::{Key, LockKeyProvider};
+///
+/// struct Payment { id: u64 }
+/// let by_id = |payment: &Payment| Key::new(&format!("payment:{}", payment.id));
+/// assert_eq!(by_id.lock_key(&Payment { id: 7 }).unwrap().as_str(), "payment:7");
+/// ```
+pub trait LockKeyProvider<T: ?Sized>: Send + Sync {
+    /// The key of what must not be moved by two at once.
+    ///
+    /// # Errors
+    /// When the subject has no legal key. Never answer a made-up one: two
+    /// subjects without an id are not the same subject.
+    fn lock_key(&self, subject: &T) -> Result<Key>;
+}
+
+impl<T: ?Sized, F> LockKeyProvider<T> for F
+where
+    F: Fn(&T) -> Result<Key> + Send + Sync,
+{
+    fn lock_key(&self, subject: &T) -> Result<Key> {
+        self(subject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l18_keys_are_checked() {
+        for bad in ["", "a\nb", "a\u{0}b", "tab\t", "\u{7f}", "c1\u{85}"] {
+            let error = Key::new(bad).expect_err(bad);
+            assert_eq!(error.code(), "invalid_key", "{bad:?}");
+        }
+        assert!(Key::new(&"x".repeat(512)).is_ok());
+        let error = Key::new(&"x".repeat(513)).expect_err("too long");
+        assert!(error.to_string().contains("513"), "{error}");
+        assert!(error.to_string().len() < 200, "the message must not repeat it all");
+    }
+
+    #[test]
+    fn a_prefix_stands_in_front() {
+        let key = Key::with_prefix("lock/", "größe 1/2").expect("legal");
+        assert_eq!(key.as_str(), "lock/größe 1/2");
+    }
+}

@@ -1,0 +1,69 @@
+//! Who may move it: leases with fences, on any backend.
+//!
+//! A [`Locks`] is a set of locks in one backend. Asking for a key gives a [`Guard`]: a lease that
+//! ends by itself when nobody renews it, and whose [fence](Held::fence) lets a store refuse
+//! whoever comes too late.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> latchwork_lock::Result<()> {
+//! use latchwork_lock::Locks;
+//! use std::time::Duration;
+//!
+//! let locks = Locks::connect("memory:").await?;
+//! let charged = locks
+//!     .lock("payment:7")
+//!     .wait(Duration::from_secs(10))
+//!     .run(|held| async move { format!("charged under fence {}", held.fence()) })
+//!     .await?;
+//! # let _ = charged; Ok(()) }
+//! ```
+//!
+//! What a lease cannot promise: that its holder has stopped when it ends. A process can be
+//! stopped for any length of time and go on without noticing. What must not happen twice is
+//! therefore guarded by the fence, where it happens: see [`FenceGate`].
+//!
+//! The promises are numbered L1 to L21 (exclusion, expiry, only the holder, fences, fairness, …);
+//! the crate `latchwork-contract` tests them on any [`LockProvider`].
+
+pub mod blocking;
+
+mod ask;
+mod capability;
+mod clock;
+mod config;
+mod connect;
+mod error;
+mod fence_gate;
+mod guard;
+mod guard_set;
+mod held;
+mod key;
+mod lease;
+mod locks;
+pub mod provider;
+mod providers;
+mod renewal;
+mod report;
+mod request;
+mod retry;
+mod rules;
+
+pub use capability::{Capabilities, Capability};
+pub use clock::{Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
+pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};
+pub use error::{Error, ErrorKind, Result};
+pub use fence_gate::{FenceGate, StaleFence};
+pub use guard::Guard;
+pub use guard_set::GuardSet;
+pub use held::{Held, Refresh};
+pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
+pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
+pub use locks::{DEFAULT_PREFIX, Locks};
+pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
+#[cfg(any())]
+pub use providers::file::FileLockProvider;
+pub use providers::memory::InMemoryLockProvider;
+pub use providers::noop::NoOpLockProvider;
+pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
+pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};

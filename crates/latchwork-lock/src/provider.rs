@@ -1,0 +1,268 @@
+//! The port: what a backend of locks must do.
+//!
+//! # Writing a provider
+//!
+//! Implement [`LockProvider`] and prove it with the crate `latchwork-contract`,
+//! which runs every promise that your [`Capabilities`] declare. The rules:
+//!
+//! - **The client makes the token.** [`acquire`](LockProvider::acquire) asked
+//!   again with a token that was already granted answers the same grant; asked
+//!   again with a token that already waits, it keeps its place.
+//! - **Every comparison of a token is in the same atomic step as the change.**
+//! - **Your clock decides** about expiry, never the caller's.
+//! - **Keys arrive whole**, with their prefix, and checked.
+//! - **A dropped future leaves nothing behind** beyond the claim window: what
+//!   cannot be undone at once is undone by the
+//!   [`release_later`](LockProvider::release_later) that the front door sends
+//!   when a request is abandoned.
+//! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let the
+//!   front door retry; [`Acquired::Taken`] means that somebody has the key.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+
+use crate::{
+    Capabilities, Capability, Clock, Error, Fence, Holder, Inspection, Key, Mode, Moment, Owner,
+    Page, PageRequest, Result, SystemClock, Token, Wait,
+};
+
+/// One request for a lease.
+#[derive(Clone, Debug)]
+pub struct AcquireRequest {
+    /// What to lock, with its prefix.
+    pub key: Key,
+    /// Alone or shared.
+    pub mode: Mode,
+    /// The secret that the lease will have.
+    pub token: Token,
+    /// The owner, where the caller chose a name; such a request takes over what the owner holds (L7).
+    pub owner: Option<Owner>,
+    /// What the caller says about itself.
+    pub note: Option<Arc<str>>,
+    /// How long the grant lasts.
+    pub ttl: Duration,
+    /// How long to wait, counted from the call.
+    pub wait: Wait,
+    /// The tick for backends without notification.
+    pub retry_interval: Duration,
+    /// When the request was made, by [`LockProvider::clock`]. A grant's trust counts from here
+    /// unless [`Grant::trusted_from`] says later.
+    pub sent_at: Moment,
+}
+
+/// The answer to a request.
+#[derive(Clone, Debug)]
+pub enum Acquired {
+    /// It is ours.
+    Granted(Grant),
+    /// Somebody has it, and the wait is over. A holder, where that cost nothing to know.
+    Taken(Option<Box<Holder>>),
+}
+
+/// A grant, as the provider knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Higher than any fence of this key before.
+    pub fence: Fence,
+    /// The fence of the grant before, where the backend still knows it (L19).
+    pub previous_fence: Option<Fence>,
+    /// Whether the request had to wait (L19).
+    pub waited: bool,
+    /// A moment not after the start of the ttl in the backend, where it is later than the request.
+    pub trusted_from: Option<Moment>,
+}
+
+/// What a holder shows to renew or release: the key and the secret.
+#[derive(Clone, Copy, Debug)]
+pub struct Proof<'a> {
+    /// What is held, with its prefix.
+    pub key: &'a Key,
+    /// The lease's secret.
+    pub token: Token,
+}
+
+/// A backend of locks.
+///
+/// Write it with `async fn`; the boxing that [`Locks`](crate::Locks) needs is done once, for all
+/// providers. See the [module documentation](self) for the rules.
+pub trait LockProvider: Send + Sync + 'static {
+    /// Its name in messages and tables: `memory`, `postgres`, …
+    fn name(&self) -> &'static str;
+
+    /// What it can do and promises.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Asks for a lease and waits as the request says.
+    ///
+    /// Cancel safe: a dropped future leaves the queue, or gives back what it was granted,
+    /// by itself or with the `release_later` that follows.
+    fn acquire(&self, request: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send;
+
+    /// Lets the lease last `ttl` from now; false when the token holds nothing (any more).
+    ///
+    /// Cancel safe: the renewal has happened or it has not.
+    fn renew(&self, proof: Proof<'_>, ttl: Duration) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Ends the lease, or leaves the queue; false when the token held nothing (any more).
+    ///
+    /// Cancel safe: the release has happened or it has not, and may be asked for again.
+    fn release(&self, proof: Proof<'_>) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Ends the lease soon, without waiting for it: what a drop can do (L21).
+    ///
+    /// Also called for requests that were given up, so a token that waits must leave the queue,
+    /// and one that is unknown must be ignored.
+    fn release_later(&self, proof: Proof<'_>);
+
+    /// Marks the lease as about to live on without this process (L13), for backends that end
+    /// the leases of dead processes early; false when the token holds nothing (any more).
+    ///
+    /// Cancel safe: asking again is harmless.
+    fn hand_over(&self, proof: Proof<'_>) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Replaces the lease's secret by `fresh`, raises its fence and starts a new `ttl` (L13);
+    /// nothing when the old secret holds nothing. Asked again with the same `fresh`, it answers
+    /// the same grant.
+    ///
+    /// Cancel safe: the rotation has happened or it has not.
+    fn rotate(
+        &self,
+        proof: Proof<'_>,
+        fresh: Token,
+        ttl: Duration,
+    ) -> impl Future<Output = Result<Option<Grant>>> + Send;
+
+    /// Who holds and who waits; empty for a free key.
+    fn inspect(&self, key: &Key) -> impl Future<Output = Result<Inspection>> + Send;
+
+    /// The keys with this beginning that are held or waited for, sorted.
+    fn list(&self, prefix: &str, page: &PageRequest) -> impl Future<Output = Result<Page>> + Send;
+
+    /// Ends the lease with this fence, or all leases of the key, and tells which (L12).
+    ///
+    /// Cancel safe: the break has happened or it has not.
+    fn break_lock(
+        &self,
+        key: &Key,
+        fence: Option<Fence>,
+    ) -> impl Future<Output = Result<Vec<Holder>>> + Send;
+
+    /// Waits until every release that was queued has been tried.
+    ///
+    /// Cancel safe: what is queued stays queued.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+
+    /// The clock by which this process trusts leases of this provider.
+    fn clock(&self) -> Arc<dyn Clock> {
+        SystemClock::shared()
+    }
+
+    /// The same as [`acquire`](Self::acquire), where that needs no waiting at all.
+    ///
+    /// For providers whose truth is in this process: it spares the boxed future. None means
+    /// "ask properly".
+    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
+        let _ = request;
+        None
+    }
+
+    /// The same as [`release`](Self::release), where that needs no waiting at all.
+    fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
+        let _ = proof;
+        None
+    }
+}
+
+/// [`LockProvider`] in the form that can stand behind a pointer; made by the blanket impl below.
+pub(crate) trait DynLockProvider: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>>;
+    fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>>;
+    fn release_later(&self, proof: Proof<'_>);
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest) -> BoxFuture<'a, Result<Acquired>>;
+    fn renew<'a>(&'a self, proof: Proof<'a>, ttl: Duration) -> BoxFuture<'a, Result<bool>>;
+    fn release<'a>(&'a self, proof: Proof<'a>) -> BoxFuture<'a, Result<bool>>;
+    fn hand_over<'a>(&'a self, proof: Proof<'a>) -> BoxFuture<'a, Result<bool>>;
+    fn rotate<'a>(
+        &'a self,
+        proof: Proof<'a>,
+        fresh: Token,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Option<Grant>>>;
+    fn inspect<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Inspection>>;
+    fn list<'a>(&'a self, prefix: &'a str, page: &'a PageRequest) -> BoxFuture<'a, Result<Page>>;
+    fn break_lock<'a>(
+        &'a self,
+        key: &'a Key,
+        fence: Option<Fence>,
+    ) -> BoxFuture<'a, Result<Vec<Holder>>>;
+    fn close(&self) -> BoxFuture<'_, ()>;
+}
+
+impl<P: LockProvider> DynLockProvider for P {
+    fn name(&self) -> &'static str {
+        LockProvider::name(self)
+    }
+    fn capabilities(&self) -> Capabilities {
+        LockProvider::capabilities(self)
+    }
+    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
+        LockProvider::acquire_now(self, request)
+    }
+    fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
+        LockProvider::release_now(self, proof)
+    }
+    fn release_later(&self, proof: Proof<'_>) {
+        LockProvider::release_later(self, proof);
+    }
+    fn acquire<'a>(&'a self, request: &'a AcquireRequest) -> BoxFuture<'a, Result<Acquired>> {
+        Box::pin(LockProvider::acquire(self, request))
+    }
+    fn renew<'a>(&'a self, proof: Proof<'a>, ttl: Duration) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(LockProvider::renew(self, proof, ttl))
+    }
+    fn release<'a>(&'a self, proof: Proof<'a>) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(LockProvider::release(self, proof))
+    }
+    fn hand_over<'a>(&'a self, proof: Proof<'a>) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(LockProvider::hand_over(self, proof))
+    }
+    fn rotate<'a>(
+        &'a self,
+        proof: Proof<'a>,
+        fresh: Token,
+        ttl: Duration,
+    ) -> BoxFuture<'a, Result<Option<Grant>>> {
+        Box::pin(LockProvider::rotate(self, proof, fresh, ttl))
+    }
+    fn inspect<'a>(&'a self, key: &'a Key) -> BoxFuture<'a, Result<Inspection>> {
+        Box::pin(LockProvider::inspect(self, key))
+    }
+    fn list<'a>(&'a self, prefix: &'a str, page: &'a PageRequest) -> BoxFuture<'a, Result<Page>> {
+        Box::pin(LockProvider::list(self, prefix, page))
+    }
+    fn break_lock<'a>(
+        &'a self,
+        key: &'a Key,
+        fence: Option<Fence>,
+    ) -> BoxFuture<'a, Result<Vec<Holder>>> {
+        Box::pin(LockProvider::break_lock(self, key, fence))
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        Box::pin(LockProvider::close(self))
+    }
+}
+
+impl dyn DynLockProvider + '_ {
+    /// Refuses an operation that the provider did not declare.
+    pub(crate) fn require(&self, capability: Capability) -> Result<()> {
+        if self.capabilities().has(capability) {
+            return Ok(());
+        }
+        Err(Error::not_supported(self.name(), capability.name()))
+    }
+}

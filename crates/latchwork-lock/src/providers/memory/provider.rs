@@ -1,0 +1,161 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::store::Store;
+use super::wait::{Waiting, party};
+use crate::rules::{CLAIM_WINDOW, Verdict};
+use crate::{
+    AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
+    Key, LockProvider, Moment, Page, PageRequest, Proof, Result, SystemClock, Token, Wait,
+};
+
+/// Locks between the tasks and threads of one process; clones share them.
+///
+/// Bounded: an entry exists while its key is held or waited for. Fences start at the wall clock
+/// in microseconds, so that they go on growing when the process starts again.
+///
+/// ```
+/// # async fn example() -> latchwork_lock::Result<()> {
+/// use latchwork_lock::{InMemoryLockProvider, Locks};
+///
+/// let locks = Locks::new(InMemoryLockProvider::new());
+/// let guard = locks.lock("order:123").acquire().await?;
+/// assert!(locks.lock("order:123").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct InMemoryLockProvider {
+    store: Arc<Store>,
+}
+
+impl InMemoryLockProvider {
+    /// A new, empty set of locks on the system's clock.
+    pub fn new() -> Self {
+        Self::with_clock(SystemClock::shared())
+    }
+
+    /// The same on another clock, such as a [`ManualClock`](crate::ManualClock).
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        let store = Arc::new(Store::new(clock));
+        let weak = Arc::downgrade(&store);
+        store.clock.on_jump(Arc::new(move || {
+            if let Some(store) = weak.upgrade() {
+                store.timer.poke();
+            }
+        }));
+        InMemoryLockProvider { store }
+    }
+
+    /// Ends every lease, as if broken; who waits is let in. For tests.
+    pub fn clear(&self) {
+        self.store.clear();
+    }
+
+    fn ask_now(&self, request: &AcquireRequest, now: Moment) -> Verdict {
+        self.store.ask(&request.key, party(request, now, None, now), false, now)
+    }
+}
+
+impl LockProvider for InMemoryLockProvider {
+    fn name(&self) -> &'static str {
+        "memory"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        use Capability::*;
+        const DECLARED: Capabilities = Capabilities::of(&[
+            Shared,
+            Wait,
+            Renew,
+            TakeOver,
+            HandOver,
+            Inspect,
+            List,
+            Break,
+            Exclusion,
+            Expiry,
+            Tokens,
+            Fairness,
+            Notification,
+            Bounded,
+        ])
+        .with_granularity(Duration::from_millis(50))
+        .with_claim_window(CLAIM_WINDOW);
+        DECLARED
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock.clone()
+    }
+
+    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
+        match self.ask_now(request, request.sent_at) {
+            Verdict::Granted(grant) => Some(Ok(Acquired::Granted(grant))),
+            // Whom it was refused to can wait or be told who has it; both take longer.
+            Verdict::Refused | Verdict::Queued => None,
+        }
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
+        let deadline = match request.wait {
+            Wait::No => Moment::default(),
+            Wait::For(span) => self.store.clock.now().after(span),
+            Wait::Forever => Moment::NEVER,
+        };
+        Ok(Waiting::new(&self.store, request, deadline).await)
+    }
+
+    async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
+        Ok(self.store.renew(proof.key, proof.token.expose(), ttl))
+    }
+
+    fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
+        Some(Ok(self.store.release(proof.key, proof.token.expose())))
+    }
+
+    async fn release(&self, proof: Proof<'_>) -> Result<bool> {
+        Ok(self.store.release(proof.key, proof.token.expose()))
+    }
+
+    fn release_later(&self, proof: Proof<'_>) {
+        self.store.drop_lease(proof.key, proof.token.expose());
+    }
+
+    async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
+        Ok(self.store.hand_over(proof.key, proof.token.expose()))
+    }
+
+    async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
+        Ok(self.store.rotate(proof.key, proof.token.expose(), fresh.expose(), ttl))
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        Ok(self.store.inspect(key))
+    }
+
+    async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
+        let mut keys = self.store.list(prefix);
+        keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(Page::cut(keys, page))
+    }
+
+    async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
+        Ok(self.store.break_lock(key, fence))
+    }
+
+    async fn close(&self) {}
+}
+
+impl Default for InMemoryLockProvider {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for InMemoryLockProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InMemoryLockProvider").finish_non_exhaustive()
+    }
+}

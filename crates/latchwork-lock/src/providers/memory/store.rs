@@ -1,0 +1,421 @@
+//! Where the truth lives: 64 shards of entries that exist only while somebody holds or waits.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+use super::sync::{Mutex, MutexGuard};
+use super::wait::Timer;
+use crate::rules::{Id, Party, Reporter, Rules, Verdict};
+use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Moment, process_label};
+
+/// A power of two, above any sensible number of cores; the shard is the hash's upper bits, since
+/// the table inside uses the lower ones.
+const SHARDS: usize = 64;
+
+/// Room that a shard keeps for itself, so that its bytes end as they began (L16) without a
+/// reallocation for each first key.
+const KEPT_ENTRIES: usize = 8;
+
+/// Tasks to wake once the shard is unlocked.
+pub(super) type Wakers = SmallVec<[Waker; 2]>;
+
+pub(super) struct Store {
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timer: Timer,
+    /// Wall clock in microseconds at the clock's own zero: fences begin there, so that they grow
+    /// over a restart of the process too.
+    epoch_micros: u64,
+}
+
+pub(super) struct Shard {
+    entries: HashTable<Entry>,
+    last_fence: u64,
+    /// No waiter's deadline and no waited-for lease ends before this.
+    due: Moment,
+    /// Leases that left their guard, by their expiry: nobody's drop will clean up after them.
+    handed_over: BinaryHeap<Reverse<(Moment, Key)>>,
+}
+
+struct Entry {
+    key: Key,
+    rules: Rules<Seat>,
+}
+
+/// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
+pub(super) struct Seat {
+    pub(super) waker: Option<Waker>,
+    pub(super) deadline: Moment,
+}
+
+/// What a waiter finds when it looks.
+pub(super) enum Look {
+    Granted(Grant),
+    Waiting,
+    /// Neither holding nor waiting: its time is over, or it missed its claim window.
+    Gone,
+}
+
+impl Store {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let since_zero = Duration::from_nanos(clock.now().as_nanos());
+        let wall = clock.wall().timestamp_micros().max(0).unsigned_abs();
+        let micros = u64::try_from(since_zero.as_micros()).unwrap_or(u64::MAX);
+        let shard = || {
+            CachePadded::new(Mutex::new(Shard {
+                entries: HashTable::with_capacity(KEPT_ENTRIES),
+                last_fence: 0,
+                due: Moment::NEVER,
+                handed_over: BinaryHeap::new(),
+            }))
+        };
+        Store {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            timer: Timer::default(),
+            clock,
+            epoch_micros: wall.saturating_sub(micros),
+        }
+    }
+
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+        self.shards[(hash >> 58) as usize].lock()
+    }
+
+    /// Asks for a lease; `wait` puts the request into the queue when the key is taken.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        key: &Key,
+        party: Party<Seat>,
+        wait: bool,
+        now: Moment,
+    ) -> Verdict {
+        let hash = key.process_hash();
+        let mut wakers = Wakers::new();
+        let mut shard = self.shard(hash);
+        shard.forget_handed_over(now);
+        let Shard { entries, last_fence, due, .. } = &mut *shard;
+        let mut fence = || next_fence(last_fence, self.epoch_micros, now);
+        let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
+        let mut occupied = match entry {
+            hashbrown::hash_table::Entry::Vacant(vacant) => {
+                let mut rules = Rules::default();
+                let verdict = rules.ask(party, wait, now, &mut fence);
+                vacant.insert(Entry { key: key.clone(), rules });
+                return verdict;
+            }
+            hashbrown::hash_table::Entry::Occupied(occupied) => occupied,
+        };
+        let rules = &mut occupied.get_mut().rules;
+        if rules.expire(now) {
+            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+        }
+        let verdict = rules.ask(party, wait, now, &mut fence);
+        // A take-over may have made a writer a reader, and room for others.
+        if !rules.queue.is_empty() {
+            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+        }
+        let look = rules.look_again();
+        *due = (*due).min(look);
+        if rules.is_empty() {
+            let (gone, _) = occupied.remove();
+            drop(shard);
+            drop(gone);
+        } else {
+            drop(shard);
+        }
+        wake_all(wakers);
+        self.timer.ring_at(self, look);
+        verdict
+    }
+
+    /// A waiter looks whether it was granted the key, and claims it if so.
+    pub(super) fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
+        let hash = key.process_hash();
+        let now = self.clock.now();
+        let mut shard = self.shard(hash);
+        let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
+            return Look::Gone;
+        };
+        if let Some(held) = entry.rules.holder_mut(id) {
+            if held.expires <= now {
+                return Look::Gone;
+            }
+            held.claimed = true;
+            held.expires = now.after(held.party.ttl);
+            return Look::Granted(held.grant(true, Some(now)));
+        }
+        match entry.rules.queue.iter_mut().find(|w| w.id == id) {
+            Some(waiting) => {
+                let seat = &mut waiting.extra.waker;
+                if !seat.as_ref().is_some_and(|w| w.will_wake(waker)) {
+                    *seat = Some(waker.clone());
+                }
+                Look::Waiting
+            }
+            None => Look::Gone,
+        }
+    }
+
+    /// Ends a lease, or leaves the queue. True when it was held and had not run out.
+    pub(super) fn release(self: &Arc<Self>, key: &Key, id: Id) -> bool {
+        self.change(key, |rules, now| match rules.release(id) {
+            Some(held) => held.expires > now(),
+            None => {
+                rules.leave(id);
+                false
+            }
+        })
+        .unwrap_or(false)
+    }
+
+    /// The same where nobody wants to know, and so without a look at the clock.
+    pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
+        self.change(key, |rules, _| {
+            if rules.release(id).is_none() {
+                rules.leave(id);
+            }
+        });
+    }
+
+    pub(super) fn renew(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> bool {
+        self.change(key, |rules, now| {
+            let now = now();
+            rules.expire(now);
+            rules.renew(id, ttl, now)
+        })
+        .unwrap_or(false)
+    }
+
+    pub(super) fn rotate(&self, key: &Key, old: Id, fresh: Id, ttl: Duration) -> Option<Grant> {
+        let hash = key.process_hash();
+        let now = self.clock.now();
+        let mut shard = self.shard(hash);
+        let Shard { entries, last_fence, .. } = &mut *shard;
+        let entry = entries.find_mut(hash, |e| e.key == *key)?;
+        if entry.rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
+            return None;
+        }
+        let mut fence = || next_fence(last_fence, self.epoch_micros, now);
+        entry.rules.rotate(old, fresh, ttl, now, &mut fence)
+    }
+
+    /// Remembers to clean up after a lease that no guard watches any more.
+    pub(super) fn hand_over(&self, key: &Key, id: Id) -> bool {
+        let hash = key.process_hash();
+        let now = self.clock.now();
+        let mut shard = self.shard(hash);
+        let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
+            return false;
+        };
+        let expires = match entry.rules.holder_mut(id) {
+            Some(held) if held.expires > now => held.expires,
+            _ => return false,
+        };
+        shard.handed_over.push(Reverse((expires, key.clone())));
+        true
+    }
+
+    pub(super) fn break_lock(self: &Arc<Self>, key: &Key, fence: Option<Fence>) -> Vec<Holder> {
+        let report = Reporter::new(&*self.clock);
+        let broken = self.change(key, |rules, now| {
+            rules.expire(now());
+            rules.break_lock(fence)
+        });
+        let broken = broken.unwrap_or_default();
+        broken.iter().map(|h| report.holder(h, process_label())).collect()
+    }
+
+    pub(super) fn inspect(&self, key: &Key) -> Inspection {
+        let report = Reporter::new(&*self.clock);
+        let hash = key.process_hash();
+        let shard = self.shard(hash);
+        match shard.entries.find(hash, |e| e.key == *key) {
+            Some(entry) => entry.inspect(&report),
+            None => Inspection { key: key.as_str().to_owned(), ..Inspection::default() },
+        }
+    }
+
+    /// Everything with this beginning that is held or waited for, unsorted.
+    pub(super) fn list(&self, prefix: &str) -> Vec<Inspection> {
+        let report = Reporter::new(&*self.clock);
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            found.extend(
+                shard
+                    .entries
+                    .iter()
+                    .filter(|e| e.key.as_str().starts_with(prefix))
+                    .map(|e| e.inspect(&report))
+                    .filter(|i| i.is_held() || !i.waiters.is_empty()),
+            );
+        }
+        found
+    }
+
+    /// Frees everything; who waits is granted what it waits for.
+    pub(super) fn clear(self: &Arc<Self>) {
+        for shard in &self.shards {
+            let keys: Vec<Key> = shard.lock().entries.iter().map(|e| e.key.clone()).collect();
+            for key in keys {
+                self.break_lock(&key, None);
+            }
+        }
+    }
+
+    /// Ends what is due: leases that somebody waits behind, and waits that took too long.
+    /// Answers when to look again.
+    pub(super) fn tick(&self, now: Moment) -> Moment {
+        let mut next = Moment::NEVER;
+        for shard in &self.shards {
+            let mut wakers = Wakers::new();
+            let mut shard = shard.lock();
+            if shard.due <= now {
+                shard.tick(now, self.epoch_micros, &mut wakers);
+            }
+            next = next.min(shard.due);
+            drop(shard);
+            wake_all(wakers);
+        }
+        next
+    }
+
+    /// One change of an existing key, then hands it on to whoever is next.
+    fn change<T>(
+        self: &Arc<Self>,
+        key: &Key,
+        change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
+    ) -> Option<T> {
+        let hash = key.process_hash();
+        let mut wakers = Wakers::new();
+        let mut shard = self.shard(hash);
+        let Shard { entries, last_fence, due, .. } = &mut *shard;
+        let mut entry = entries.find_entry(hash, |e| e.key == *key).ok()?;
+        let mut read = None;
+        let mut now = || *read.get_or_insert_with(|| self.clock.now());
+        let rules = &mut entry.get_mut().rules;
+        let out = change(rules, &mut now);
+        if !rules.queue.is_empty() {
+            let now = now();
+            let mut fence = || next_fence(last_fence, self.epoch_micros, now);
+            rules.expire(now);
+            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+        }
+        let look = rules.look_again();
+        *due = (*due).min(look);
+        if rules.is_empty() {
+            let (gone, _) = entry.remove();
+            shard.shrink();
+            drop(shard);
+            drop(gone);
+        } else {
+            drop(shard);
+        }
+        wake_all(wakers);
+        self.timer.ring_at(self, look);
+        Some(out)
+    }
+}
+
+impl Shard {
+    fn tick(&mut self, now: Moment, epoch_micros: u64, wakers: &mut Wakers) {
+        let Shard { entries, last_fence, due, .. } = self;
+        *due = Moment::NEVER;
+        entries.retain(|entry| {
+            let rules = &mut entry.rules;
+            if rules.queue.is_empty() {
+                return true;
+            }
+            rules.expire(now);
+            rules.queue.retain_mut(|w| {
+                let stays = w.extra.deadline > now;
+                if !stays {
+                    wake(w.extra.waker.take(), wakers);
+                }
+                stays
+            });
+            let mut fence = || next_fence(last_fence, epoch_micros, now);
+            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), wakers));
+            *due = (*due).min(rules.look_again());
+            !rules.is_empty()
+        });
+        self.shrink();
+    }
+
+    /// Drops leases that left their guard and ran out. Usually there are none.
+    fn forget_handed_over(&mut self, now: Moment) {
+        let Shard { entries, handed_over, .. } = self;
+        while handed_over.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+            let Some(Reverse((_, key))) = handed_over.pop() else { return };
+            let Ok(mut entry) = entries.find_entry(key.process_hash(), |e| e.key == key) else {
+                continue;
+            };
+            let rules = &mut entry.get_mut().rules;
+            if !rules.queue.is_empty() {
+                continue; // its waiters will see to it
+            }
+            rules.expire(now);
+            if rules.is_empty() {
+                entry.remove();
+            } else {
+                // Resumed or renewed meanwhile: look again when that ends.
+                let at = rules.next_expiry();
+                handed_over.push(Reverse((at, key)));
+            }
+        }
+        if handed_over.is_empty() && handed_over.capacity() > 0 {
+            *handed_over = BinaryHeap::new();
+            self.shrink();
+        }
+    }
+
+    /// Gives memory back after a flood of keys.
+    fn shrink(&mut self) {
+        let (len, capacity) = (self.entries.len(), self.entries.capacity());
+        if capacity > 4 * KEPT_ENTRIES && len < capacity / 4 {
+            self.entries.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
+        }
+    }
+}
+
+impl Rules<Seat> {
+    /// When the timer must look at this key: never, unless somebody waits.
+    fn look_again(&self) -> Moment {
+        let deadlines = self.queue.iter().map(|w| w.extra.deadline);
+        match deadlines.min() {
+            Some(first) => first.min(self.next_expiry()),
+            None => Moment::NEVER,
+        }
+    }
+}
+
+impl Entry {
+    fn inspect(&self, report: &Reporter) -> Inspection {
+        report.inspection(self.key.as_str(), &self.rules, |_| process_label().to_owned())
+    }
+}
+
+/// The larger of the last fence and one, and the wall clock in microseconds: it grows within the
+/// process by the first, over a restart by the second.
+fn next_fence(last: &mut u64, epoch_micros: u64, now: Moment) -> Fence {
+    let micros = epoch_micros + now.as_nanos() / 1_000;
+    *last = (*last + 1).max(micros);
+    Fence::new(*last)
+}
+
+fn wake(waker: Option<Waker>, wakers: &mut Wakers) {
+    wakers.extend(waker);
+}
+
+fn wake_all(wakers: Wakers) {
+    for waker in wakers {
+        waker.wake();
+    }
+}

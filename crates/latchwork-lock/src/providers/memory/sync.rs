@@ -1,0 +1,26 @@
+//! The primitives that the model check replaces by its own.
+
+#[cfg(not(shuttle))]
+pub(super) use parking_lot::{Mutex, MutexGuard};
+
+#[cfg(shuttle)]
+pub(super) use self::checked::{Mutex, MutexGuard};
+
+#[cfg(shuttle)]
+mod checked {
+    pub(crate) use shuttle::sync::MutexGuard;
+
+    /// Shuttle's mutex with `parking_lot`'s manners: it does not poison.
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Mutex(shuttle::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! The rules of one key, free of storage, time and threads: who is let in, who waits, who is
+//! next. Every provider that decides in Rust (memory, file) decides here.
+//!
+//! `X` is what a provider remembers of whoever asked: a waker in memory, a process in a file.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use smallvec::SmallVec;
+
+use crate::{Clock, Fence, Grant, Holder, Inspection, Mode, Moment, Owner, Waiter};
+
+/// How long a hand-off waits for its waiter to claim it (L5).
+pub(crate) const CLAIM_WINDOW: Duration = Duration::from_secs(2);
+
+/// What identifies a request: its token, or a hash of it where the record can be read by others.
+pub(crate) type Id = u128;
+
+/// Whoever asks: the same data while waiting and while holding.
+#[derive(Clone, Debug)]
+pub(crate) struct Party<X> {
+    pub(crate) id: Id,
+    pub(crate) mode: Mode,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) note: Option<Arc<str>>,
+    pub(crate) ttl: Duration,
+    pub(crate) since: Moment,
+    pub(crate) extra: X,
+}
+
+/// One grant.
+#[derive(Clone, Debug)]
+pub(crate) struct Held<X> {
+    pub(crate) party: Party<X>,
+    pub(crate) fence: Fence,
+    pub(crate) previous: Option<Fence>,
+    pub(crate) expires: Moment,
+    /// False while a hand-off has not been claimed by its waiter.
+    pub(crate) claimed: bool,
+}
+
+impl<X> Held<X> {
+    pub(crate) fn grant(&self, waited: bool, trusted_from: Option<Moment>) -> Grant {
+        Grant { fence: self.fence, previous_fence: self.previous, waited, trusted_from }
+    }
+}
+
+/// The state of one key. Empty, it need not be kept.
+#[derive(Debug)]
+pub(crate) struct Rules<X> {
+    pub(crate) holders: SmallVec<[Held<X>; 1]>,
+    pub(crate) queue: VecDeque<Party<X>>,
+    pub(crate) last_fence: Option<Fence>,
+}
+
+impl<X> Default for Rules<X> {
+    fn default() -> Self {
+        Rules { holders: SmallVec::new(), queue: VecDeque::new(), last_fence: None }
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It holds.
+    Granted(Grant),
+    /// It does not, and did not want to wait (or may not: an upgrade).
+    Refused,
+    /// It stands in the queue.
+    Queued,
+}
+
+impl<X> Rules<X> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.holders.is_empty() && self.queue.is_empty()
+    }
+
+    /// Decides about a request. The caller has ended what had expired at `now`, and goes on with
+    /// [`admit`](Self::admit).
+    pub(crate) fn ask(
+        &mut self,
+        party: Party<X>,
+        wait: bool,
+        now: Moment,
+        next_fence: &mut impl FnMut() -> Fence,
+    ) -> Verdict {
+        // The answer got lost, and the request is asked again (L17).
+        if let Some(held) = self.holder_mut(party.id) {
+            if !held.claimed {
+                held.claimed = true;
+                held.expires = now.after(held.party.ttl);
+                return Verdict::Granted(held.grant(true, Some(now)));
+            }
+            return Verdict::Granted(held.grant(false, None));
+        }
+        if let Some(waiting) = self.queue.iter_mut().find(|w| w.id == party.id) {
+            if wait {
+                waiting.extra = party.extra;
+                return Verdict::Queued;
+            }
+            self.leave(party.id);
+            return Verdict::Refused;
+        }
+        if let Some(owner) = &party.owner
+            && let Some(own) =
+                self.holders.iter().position(|h| h.party.owner.as_ref() == Some(owner))
+        {
+            let alone = self.holders.len() == 1;
+            if party.mode == Mode::Exclusive && !alone {
+                return Verdict::Refused; // an upgrade never waits (L7)
+            }
+            self.holders.swap_remove(own);
+            return Verdict::Granted(self.grant(party, now, true, next_fence).grant(false, None));
+        }
+        if self.queue.is_empty() && self.admits(party.mode) {
+            return Verdict::Granted(self.grant(party, now, true, next_fence).grant(false, None));
+        }
+        if wait {
+            self.queue.push_back(party);
+            return Verdict::Queued;
+        }
+        Verdict::Refused
+    }
+
+    /// Hands the key to those whose turn it is, as reservations that wait to be claimed.
+    pub(crate) fn admit(
+        &mut self,
+        now: Moment,
+        next_fence: &mut impl FnMut() -> Fence,
+        mut granted: impl FnMut(&mut Held<X>),
+    ) {
+        while let Some(next) = self.queue.front() {
+            if !self.admits(next.mode) {
+                return;
+            }
+            let Some(next) = self.queue.pop_front() else { return };
+            granted(self.grant(next, now, false, next_fence));
+        }
+    }
+
+    /// Ends the leases that ran out.
+    pub(crate) fn expire(&mut self, now: Moment) -> bool {
+        // By far the most common: one holder, still in time.
+        if self.holders.iter().all(|h| h.expires > now) {
+            return false;
+        }
+        self.holders.retain(|h| h.expires > now);
+        true
+    }
+
+    /// Ends a grant.
+    pub(crate) fn release(&mut self, id: Id) -> Option<Held<X>> {
+        let at = self.holders.iter().position(|h| h.party.id == id)?;
+        Some(self.holders.remove(at))
+    }
+
+    /// Takes a request out of the queue.
+    pub(crate) fn leave(&mut self, id: Id) -> Option<Party<X>> {
+        let at = self.queue.iter().position(|w| w.id == id)?;
+        self.queue.remove(at)
+    }
+
+    /// Starts a new ttl.
+    pub(crate) fn renew(&mut self, id: Id, ttl: Duration, now: Moment) -> bool {
+        let Some(held) = self.holder_mut(id) else { return false };
+        held.party.ttl = ttl;
+        held.expires = now.after(ttl);
+        held.claimed = true;
+        true
+    }
+
+    /// Replaces a grant's identity and raises its fence (L13).
+    pub(crate) fn rotate(
+        &mut self,
+        old: Id,
+        fresh: Id,
+        ttl: Duration,
+        now: Moment,
+        next_fence: &mut impl FnMut() -> Fence,
+    ) -> Option<Grant> {
+        if let Some(held) = self.holder_mut(fresh) {
+            return Some(held.grant(false, None));
+        }
+        let last = self.last_fence;
+        let held = self.holder_mut(old)?;
+        held.party.id = fresh;
+        held.party.ttl = ttl;
+        held.expires = now.after(ttl);
+        held.previous = last;
+        held.fence = next_fence();
+        let grant = held.grant(false, None);
+        self.last_fence = Some(grant.fence);
+        Some(grant)
+    }
+
+    /// Ends one grant by its fence, or all (L12).
+    pub(crate) fn break_lock(&mut self, fence: Option<Fence>) -> Vec<Held<X>> {
+        let mut broken = Vec::new();
+        let mut at = 0;
+        while at < self.holders.len() {
+            if fence.is_none_or(|f| f == self.holders[at].fence) {
+                broken.push(self.holders.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        broken
+    }
+
+    pub(crate) fn holder_mut(&mut self, id: Id) -> Option<&mut Held<X>> {
+        self.holders.iter_mut().find(|h| h.party.id == id)
+    }
+
+    /// When the next lease runs out.
+    pub(crate) fn next_expiry(&self) -> Moment {
+        self.holders.iter().map(|h| h.expires).min().unwrap_or(Moment::NEVER)
+    }
+
+    fn admits(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => self.holders.is_empty(),
+            Mode::Shared => self.holders.iter().all(|h| h.party.mode == Mode::Shared),
+        }
+    }
+
+    fn grant(
+        &mut self,
+        mut party: Party<X>,
+        now: Moment,
+        claimed: bool,
+        next_fence: &mut impl FnMut() -> Fence,
+    ) -> &mut Held<X> {
+        // Two requests of one owner may have waited together: one lease per owner and key.
+        if party.owner.is_some() {
+            self.holders.retain(|h| h.party.owner != party.owner);
+        }
+        let fence = next_fence();
+        let previous = self.last_fence.replace(fence);
+        let lasts = if claimed { party.ttl } else { party.ttl.min(CLAIM_WINDOW) };
+        party.since = now;
+        self.holders.push(Held { party, fence, previous, expires: now.after(lasts), claimed });
+        let last = self.holders.len() - 1;
+        &mut self.holders[last]
+    }
+}
+
+/// Turns moments into wall times for a report, all by one pair of readings.
+pub(crate) struct Reporter {
+    now: Moment,
+    wall: DateTime<Utc>,
+}
+
+impl Reporter {
+    pub(crate) fn new(clock: &dyn Clock) -> Self {
+        Reporter { now: clock.now(), wall: clock.wall() }
+    }
+
+    fn at(&self, moment: Moment) -> DateTime<Utc> {
+        wall_at(self.wall, self.now, moment)
+    }
+
+    pub(crate) fn holder<X>(&self, held: &Held<X>, process: impl Into<String>) -> Holder {
+        Holder {
+            owner: held.party.owner.clone(),
+            process: process.into(),
+            mode: held.party.mode,
+            fence: held.fence,
+            since: self.at(held.party.since),
+            expires_at: self.at(held.expires),
+            expires_in: held.expires.since(self.now),
+            note: held.party.note.as_deref().map(str::to_owned),
+        }
+    }
+
+    /// Holders and waiters of a key; `process` names whoever asked.
+    pub(crate) fn inspection<X>(
+        &self,
+        key: &str,
+        rules: &Rules<X>,
+        process: impl Fn(&X) -> String,
+    ) -> Inspection {
+        let waiter = |(at, party): (usize, &Party<X>)| Waiter {
+            owner: party.owner.clone(),
+            process: process(&party.extra),
+            mode: party.mode,
+            position: at + 1,
+            since: self.at(party.since),
+            note: party.note.as_deref().map(str::to_owned),
+        };
+        Inspection {
+            key: key.to_owned(),
+            holders: rules
+                .holders
+                .iter()
+                .filter(|h| h.expires > self.now)
+                .map(|h| self.holder(h, process(&h.party.extra)))
+                .collect(),
+            waiters: rules.queue.iter().enumerate().map(waiter).collect(),
+        }
+    }
+}
+
+/// The wall time of a moment, by a pair of readings taken together.
+pub(crate) fn wall_at(wall: DateTime<Utc>, now: Moment, moment: Moment) -> DateTime<Utc> {
+    let shifted = if moment >= now {
+        wall.checked_add_signed(signed(moment.since(now)))
+    } else {
+        wall.checked_sub_signed(signed(now.since(moment)))
+    };
+    shifted.unwrap_or(wall)
+}
+
+fn signed(span: Duration) -> chrono::TimeDelta {
+    chrono::TimeDelta::from_std(span).unwrap_or(chrono::TimeDelta::MAX)
+}

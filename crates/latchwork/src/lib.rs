@@ -1,0 +1,25 @@
+//! Latchwork moves shared state safely: a *lock* decides who may move it.
+//!
+//! This is the crate to add; it brings the layers together behind features.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> latchwork::lock::Result<()> {
+//! let locks = latchwork::connect("memory:").await?;
+//! let guard = locks.lock("order:123").acquire().await?;
+//! println!("write with fence {}", guard.fence());
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+
+pub use latchwork_lock as lock;
+#[doc(no_inline)]
+pub use latchwork_lock::{Guard, Locks};
+
+/// Locks at an address of any provider that this build has.
+///
+/// # Errors
+/// As for [`Locks::connect`](lock::Locks::connect).
+pub async fn connect(url: &str) -> lock::Result<Locks> {
+    Locks::connect(url).await
+}
