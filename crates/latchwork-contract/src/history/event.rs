@@ -31,7 +31,8 @@ pub enum What {
     Asked {
         /// Alone or shared.
         mode: Mode,
-        /// Until when it waits, counted from here.
+        /// Until when it surely waits: its deadline, or the moment at which the caller means to
+        /// drop it, whichever is sooner.
         until: Moment,
     },
     /// It was seen in the queue.

@@ -75,12 +75,12 @@ async fn work(run: &Run, locks: &Locks, mut rng: StdRng) {
         let key = &run.keys[rng.random_range(0..run.keys.len())];
         let mode = if rng.random_bool(0.4) { Mode::Shared } else { Mode::Exclusive };
         let wait = Duration::from_millis(rng.random_range(1..400));
-        let record = |what| run.recorder.record(key, request, what).expect("in memory");
-        record(What::Asked { mode, until: locks.clock().now().after(wait) });
-        let asking = locks.lock(key).mode(mode).note(format!("{request}")).ttl(run.ttl).wait(wait);
-        let asking = asking.try_acquire();
         // Some are given up midway.
         let patience = Duration::from_millis(rng.random_range(50..1_000));
+        let record = |what| run.recorder.record(key, request, what).expect("in memory");
+        record(What::Asked { mode, until: locks.clock().now().after(wait.min(patience)) });
+        let asking = locks.lock(key).mode(mode).note(format!("{request}")).ttl(run.ttl).wait(wait);
+        let asking = asking.try_acquire();
         let Ok(answer) = tokio::time::timeout(patience, asking).await else {
             record(What::GaveUp);
             continue;
