@@ -103,7 +103,12 @@ impl Fixture {
     ///
     /// # Panics
     /// When it has not ended within `limit`.
-    pub async fn within<T>(&self, limit: Duration, what: &str, future: impl Future<Output = T>) -> T {
+    pub async fn within<T>(
+        &self,
+        limit: Duration,
+        what: &str,
+        future: impl Future<Output = T>,
+    ) -> T {
         let Some(clock) = self.inner.bench.manual_clock() else {
             let ended = tokio::time::timeout(limit, future).await;
             return ended.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"));

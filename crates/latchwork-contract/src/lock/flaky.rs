@@ -66,7 +66,11 @@ impl<P: LockProvider> Flaky<P> {
         self.faults.clone()
     }
 
-    async fn call<T>(&self, operation: Operation, call: impl Future<Output = Result<T>>) -> Result<T> {
+    async fn call<T>(
+        &self,
+        operation: Operation,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let (away, fault) = self.faults.plan(operation, |plan| {
             plan.calls += 1;
             (plan.away, plan.next.pop_front())
@@ -116,7 +120,10 @@ impl Faults {
 
     /// Holds back the answer of the next call of this kind. The first future ends when the
     /// backend has answered; dropping the sender lets the answer go.
-    pub fn hold_answer(&self, operation: Operation) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+    pub fn hold_answer(
+        &self,
+        operation: Operation,
+    ) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
         let (reached, has_reached) = oneshot::channel();
         let (let_go, go) = oneshot::channel();
         self.plan(operation, |plan| plan.next.push_back(Fault::Late { reached, go }));

@@ -71,7 +71,8 @@ async fn l01_one_of_many_wins(f: Fixture) {
             let (locks, key) = (clients[i % 2].clone(), key.clone());
             tokio::spawn(async move { locks.lock(&key).try_acquire().await.expect("it answers") })
         });
-        let guards: Vec<_> = join_all(asks).await.into_iter().map(|g| g.expect("no panic")).collect();
+        let guards: Vec<_> =
+            join_all(asks).await.into_iter().map(|g| g.expect("no panic")).collect();
         assert_eq!(guards.iter().flatten().count(), 1, "of sixteen that ask at once one wins");
     }
 }

@@ -16,7 +16,8 @@ pub(super) const CASES: &[Case] = &[
     case!(l05_a_timed_out_waiter_leaves_nothing, [Wait, Inspect, Exclusion]),
     case!(l05_a_dropped_waiter_leaves_nothing, [Wait, Inspect, Exclusion]),
     case!(l05_a_dropped_head_lets_the_next_in, [Wait, Fairness, Inspect, Exclusion]),
-    case!(l05_a_release_wakes_the_next_promptly, [Wait, Notification, Inspect, Exclusion]).real_time(),
+    case!(l05_a_release_wakes_the_next_promptly, [Wait, Notification, Inspect, Exclusion])
+        .real_time(),
     case!(l05_a_dead_holders_expiry_wakes_the_next, [Wait, Inspect, Exclusion, Expiry]),
     case!(l05_an_unclaimed_hand_off_passes_on, [Wait, Fairness, Inspect, Exclusion]),
     case!(l05_a_waiter_that_missed_its_turn_queues_again, [Wait, Fairness, Inspect, Exclusion]),
@@ -241,6 +242,10 @@ async fn l05_a_granted_lease_lasts_its_ttl_from_the_grant(f: Fixture) {
         }
     };
     let third = f.within(limit, "the lease ends", third).await;
-    assert!(f.now().since(released) >= ttl, "it ended {:?} after its grant", f.now().since(released));
+    assert!(
+        f.now().since(released) >= ttl,
+        "it ended {:?} after its grant",
+        f.now().since(released)
+    );
     assert!(third.fence() > next.fence());
 }

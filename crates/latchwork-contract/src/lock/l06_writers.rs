@@ -7,7 +7,10 @@ use super::fixture::{SLACK, code};
 use super::{Case, Fixture};
 
 pub(super) const CASES: &[Case] = &[
-    case!(l06_a_waiting_writer_holds_back_later_readers, [Shared, Wait, Fairness, Inspect, Exclusion]),
+    case!(
+        l06_a_waiting_writer_holds_back_later_readers,
+        [Shared, Wait, Fairness, Inspect, Exclusion]
+    ),
     case!(l06_a_cancelled_writer_lets_readers_in, [Shared, Wait, Fairness, Inspect, Exclusion]),
     case!(l06_a_timed_out_writer_lets_readers_in, [Shared, Wait, Fairness, Inspect, Exclusion]),
     case!(l06_readers_in_a_row_enter_together, [Shared, Wait, Fairness, Inspect, Exclusion]),
@@ -47,8 +50,7 @@ async fn l06_a_timed_out_writer_lets_readers_in(f: Fixture) {
     let key = f.key("a");
     let reader = ours.lock(&key).shared().acquire().await.expect("a free key");
     let (locks, name, timeout) = (theirs.clone(), key.clone(), f.ttl() * 2);
-    let writer =
-        tokio::spawn(async move { code(locks.lock(&name).wait(timeout).acquire().await) });
+    let writer = tokio::spawn(async move { code(locks.lock(&name).wait(timeout).acquire().await) });
     f.queued(&ours, &key, 1).await;
     let behind = f.enqueue(&ours, &key, Mode::Shared).await;
     let limit = timeout + f.capabilities().claim_window() + SLACK;

@@ -17,7 +17,10 @@ pub(super) const CASES: &[Case] = &[
     case!(l07_a_downgrade_lets_readers_in, [TakeOver, Shared, Exclusion]),
     case!(l07_a_downgrade_lets_waiting_readers_in, [TakeOver, Shared, Wait, Inspect, Exclusion]),
     case!(l07_an_upgrade_alone_succeeds, [TakeOver, Shared, Exclusion]),
-    case!(l07_an_upgrade_among_others_is_refused_at_once, [TakeOver, Shared, Wait, Renew, Exclusion]),
+    case!(
+        l07_an_upgrade_among_others_is_refused_at_once,
+        [TakeOver, Shared, Wait, Renew, Exclusion]
+    ),
     case!(l07_a_take_over_does_not_queue, [TakeOver, Wait, Inspect, Exclusion]),
 ];
 

@@ -121,7 +121,8 @@ async fn l11_an_ended_lease_is_not_shown(f: Fixture) {
     let dead = locks.lock(&key).ttl(f.ttl()).acquire().await.expect("a free key");
     assert!(locks.exists(&key).await.expect("it answers") || !dead.is_held());
     f.pass(f.ttl() + f.capabilities().granularity()).await;
-    eventually("it is shown as free", async || !locks.exists(&key).await.expect("it answers")).await;
+    eventually("it is shown as free", async || !locks.exists(&key).await.expect("it answers"))
+        .await;
     drop(dead);
 }
 

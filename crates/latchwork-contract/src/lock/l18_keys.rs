@@ -61,8 +61,29 @@ async fn l18_the_longest_key_works(f: Fixture) {
 async fn l18_odd_keys_work(f: Fixture) {
     let locks = f.open().await;
     let odd = [
-        "a b", " ", "a/b", "../..", ".", "{a}", "{}{", "a*?[b]", "100%", "_", "'; --", "\"", "\\",
-        "größe", "鍵", "🔑", "a:b::", "#?&=", "\u{202e}rtl", "e\u{301}", "-", "NULL", "0",
+        "a b",
+        " ",
+        "a/b",
+        "../..",
+        ".",
+        "{a}",
+        "{}{",
+        "a*?[b]",
+        "100%",
+        "_",
+        "'; --",
+        "\"",
+        "\\",
+        "größe",
+        "鍵",
+        "🔑",
+        "a:b::",
+        "#?&=",
+        "\u{202e}rtl",
+        "e\u{301}",
+        "-",
+        "NULL",
+        "0",
     ];
     let mut guards = Vec::new();
     for name in odd {

@@ -15,7 +15,10 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A holder that was stopped past its end, and the one that came after it.
-async fn stopped_and_next(f: &Fixture, key: &str) -> (latchwork_lock::Guard, latchwork_lock::Guard) {
+async fn stopped_and_next(
+    f: &Fixture,
+    key: &str,
+) -> (latchwork_lock::Guard, latchwork_lock::Guard) {
     let (ours, theirs) = (f.open().await, f.open().await);
     let stopped = ours.lock(key).ttl(f.ttl()).acquire().await.expect("a free key");
     f.pass(f.ttl() + f.capabilities().granularity()).await;

@@ -13,7 +13,10 @@ pub(super) const CASES: &[Case] = &[
     case!(l01_all_or_nothing, [Exclusion]),
     case!(l05_all_opposite_orders_do_not_deadlock, [Wait, Exclusion]),
     case!(l05_all_have_one_deadline, [Wait, Exclusion]),
-    case!(l10_all_first_leases_outlive_the_wait_for_the_last, [Wait, Renew, Inspect, Exclusion, Expiry]),
+    case!(
+        l10_all_first_leases_outlive_the_wait_for_the_last,
+        [Wait, Renew, Inspect, Exclusion, Expiry]
+    ),
     case!(l14_all_are_released_on_drop, [Exclusion]),
 ];
 
@@ -83,7 +86,10 @@ async fn l05_all_have_one_deadline(f: Fixture) {
     let limit = wait + f.capabilities().granularity() + SLACK;
     assert_eq!(code(f.within(limit, "the deadline ends it", asking).await), "lock_taken");
     let took = f.now().since(asked);
-    assert!(took >= wait && took < wait * 3 / 2 + SLACK / 2, "{took:?} with a deadline of {wait:?}");
+    assert!(
+        took >= wait && took < wait * 3 / 2 + SLACK / 2,
+        "{took:?} with a deadline of {wait:?}"
+    );
     ours.close().await;
     assert!(theirs.lock(&keys[0]).try_acquire().await.expect("it answers").is_some());
     drop((first, last));

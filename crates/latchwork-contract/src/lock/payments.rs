@@ -50,7 +50,11 @@ impl Store {
 }
 
 /// Two threads that ask at once, each through a connection of its own.
-async fn race(f: &Fixture, round: usize, keys: [&'static str; 2]) -> (Vec<Result<u64, Refused>>, u64) {
+async fn race(
+    f: &Fixture,
+    round: usize,
+    keys: [&'static str; 2],
+) -> (Vec<Result<u64, Refused>>, u64) {
     let store = Arc::new(Store::default());
     let together = Arc::new(std::sync::Barrier::new(2));
     let mut threads = Vec::new();

@@ -13,10 +13,11 @@ use super::fixture::FORCE;
 use super::{Case, Fixture};
 use crate::history::{History, Recorder, What, check};
 
-pub(super) const CASES: &[Case] = &[
-    case!(l01_a_random_history_is_sound, [Exclusion, Expiry, Tokens, Fairness, Shared, Wait, Renew, Inspect])
-        .real_time(),
-];
+pub(super) const CASES: &[Case] = &[case!(
+    l01_a_random_history_is_sound,
+    [Exclusion, Expiry, Tokens, Fairness, Shared, Wait, Renew, Inspect]
+)
+.real_time()];
 
 /// What the tasks of a run share.
 struct Run {
@@ -95,14 +96,7 @@ async fn work(run: &Run, locks: &Locks, mut rng: StdRng) {
     }
 }
 
-async fn hold(
-    run: &Run,
-    locks: &Locks,
-    key: &str,
-    request: u64,
-    guard: Guard,
-    rng: &mut StdRng,
-) {
+async fn hold(run: &Run, locks: &Locks, key: &str, request: u64, guard: Guard, rng: &mut StdRng) {
     let record = |what| run.recorder.record(key, request, what).expect("in memory");
     tokio::time::sleep(Duration::from_millis(rng.random_range(0..8))).await;
     if guard.mode() == Mode::Exclusive {
