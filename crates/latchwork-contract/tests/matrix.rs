@@ -1,4 +1,5 @@
 //! The committed matrix is complete and true: every case on every provider.
+#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

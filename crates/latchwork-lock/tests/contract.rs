@@ -1,4 +1,5 @@
 //! The promises L1 to L21 over the providers of this crate: every case is a test of its own.
+#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
 use std::sync::Arc;
 
@@ -50,7 +51,7 @@ fn file() -> Option<Suite> {
             let path = path.clone();
             // The cases wrap the provider, so it is opened itself; that `file:///directory`
             // leads to the same one is tested beside `connect`.
-            async move { FileLockProvider::open(path).await }
+            async move { FileLockProvider::open(path) }
         };
         Bench::new(connect).keep(directory)
     }))

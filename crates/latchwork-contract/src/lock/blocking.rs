@@ -87,7 +87,7 @@ async fn l14_threads_release_on_panic(f: Fixture) {
     let key = f.key("a");
     let (own, name) = (locks.clone(), key.clone());
     let panicked = tokio::task::spawn_blocking(move || {
-        own.scoped(&name, |_| panic!("simulated failure")).map(|()| ())
+        own.scoped(&name, |_| -> () { panic!("simulated failure") })
     });
     assert!(panicked.await.expect_err("it panicked").is_panic());
     on_a_thread(move || {

@@ -60,7 +60,7 @@ async fn l14_it_releases_on_panic(f: Fixture) {
     let key = f.key("a");
     let (own, name) = (locks.clone(), key.clone());
     let task = tokio::spawn(async move {
-        own.lock(&name).run(|_| async { panic!("simulated failure") }).await.map(|()| ())
+        own.lock(&name).run(|_| async { panic!("simulated failure") }).await
     });
     assert!(task.await.expect_err("it panicked").is_panic());
     locks.close().await;

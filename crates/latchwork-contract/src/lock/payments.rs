@@ -96,7 +96,7 @@ async fn l14_payment_lock_is_released_on_exception(f: Fixture) {
     let key = f.key("test-resource");
     let (own, name) = (locks.clone(), key.clone());
     let raised = tokio::task::spawn_blocking(move || {
-        own.scoped(&name, |_| panic!("simulated failure")).map(|()| ())
+        own.scoped(&name, |_| -> () { panic!("simulated failure") })
     });
     assert!(raised.await.expect_err("it panicked").is_panic());
     // Another thread gets it, and no deadlock occurs.
