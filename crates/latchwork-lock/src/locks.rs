@@ -110,6 +110,7 @@ impl Locks {
     /// A request for one key. Nothing happens until one of its last methods is called:
     /// [`acquire`](LockRequest::acquire), [`try_acquire`](LockRequest::try_acquire),
     /// [`attempt`](LockRequest::attempt) or [`run`](LockRequest::run).
+    #[inline]
     pub fn lock<S: AsRef<str>>(&self, key: S) -> LockRequest<'_, OneKey<S>> {
         LockRequest::new(self, OneKey(key))
     }
@@ -152,12 +153,13 @@ impl Locks {
             retry_interval: self.inner.defaults.retry_interval,
             sent_at: self.clock().now(),
         };
-        let old = Proof { key: &request.key, token: lease.token };
-        let abandoned = Abandoned::new(&locks, &request);
-        let grant = provider.rotate(old, request.token, lease.ttl).await?;
+        let held = Held::asking(&locks, request);
+        let abandoned = Abandoned::new(&locks, &held.request);
+        let old = Proof { key: &held.request.key, token: lease.token };
+        let grant = provider.rotate(old, held.request.token, lease.ttl).await?;
         abandoned.disarm();
         match grant {
-            Some(grant) => Ok(Guard::new(Held::new(&locks, request, grant))),
+            Some(grant) => Ok(Guard::new(held.granted(grant))),
             None => Err(Error::lost(&lease.key, lease.fence)),
         }
     }
@@ -257,23 +259,28 @@ impl Locks {
     }
 
     /// The clock by which leases are trusted. Read the time from it *inside* the critical section.
+    #[inline]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 
+    #[inline]
     pub(crate) fn owner(&self) -> Option<&Owner> {
         self.inner.owner.as_ref()
     }
 
+    #[inline]
     pub(crate) fn defaults(&self) -> &LockConfig {
         &self.inner.defaults
     }
 
+    #[inline]
     pub(crate) fn provider(&self) -> &dyn DynLockProvider {
         &*self.inner.provider
     }
 
     /// A caller's key as the provider sees it.
+    #[inline]
     pub(crate) fn key(&self, name: &str) -> Result<Key> {
         Key::with_prefix(&self.inner.prefix, name)
     }

@@ -75,6 +75,12 @@ pub struct Grant {
     pub trusted_from: Option<Moment>,
 }
 
+impl Grant {
+    /// Stands where the answer will be written.
+    pub(crate) const PENDING: Grant =
+        Grant { fence: Fence::new(0), previous_fence: None, waited: false, trusted_from: None };
+}
+
 /// What a holder shows to renew or release: the key and the secret.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof<'a> {

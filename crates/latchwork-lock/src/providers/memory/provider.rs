@@ -7,7 +7,7 @@ use super::wait::{Waiting, party};
 use crate::rules::{CLAIM_WINDOW, Verdict};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Moment, Page, PageRequest, Proof, Result, SystemClock, Token, Wait,
+    Key, LockProvider, Mode, Moment, Page, PageRequest, Proof, Result, SystemClock, Token, Wait,
 };
 
 /// Locks between the tasks and threads of one process; clones share them.
@@ -91,6 +91,9 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
+        if request.mode == Mode::Exclusive && request.owner.is_none() && request.note.is_none() {
+            return self.store.ask_lone(request).map(|grant| Ok(Acquired::Granted(grant)));
+        }
         match self.ask_now(request, request.sent_at) {
             Verdict::Granted(grant) => Some(Ok(Acquired::Granted(grant))),
             // Whom it was refused to can wait or be told who has it; both take longer.
@@ -101,7 +104,7 @@ impl LockProvider for InMemoryLockProvider {
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         let deadline = match request.wait {
             Wait::No => Moment::default(),
-            Wait::For(span) => self.store.clock.now().after(span),
+            Wait::For(span) => request.sent_at.after(span),
             Wait::Forever => Moment::NEVER,
         };
         Ok(Waiting::new(&self.store, request, deadline).await)
