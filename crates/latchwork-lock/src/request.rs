@@ -64,7 +64,6 @@ pub struct Async(());
 /// What came of an [`attempt`](LockRequest::attempt) under its strategy (L15).
 #[derive(Debug)]
 #[must_use = "a guard that is not kept is released at once"]
-#[expect(clippy::large_enum_variant, reason = "the large one is the common one")]
 pub enum Attempt<G = Guard> {
     /// The lock is held.
     Held(G),

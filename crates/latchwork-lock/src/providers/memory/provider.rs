@@ -53,6 +53,12 @@ impl InMemoryLockProvider {
         self.store.clear();
     }
 
+    /// One round of the timer, which the model check runs as a thread of its own.
+    #[cfg(shuttle)]
+    pub fn tick(&self) {
+        self.store.tick(self.store.clock.now());
+    }
+
     fn ask_now(&self, request: &AcquireRequest, now: Moment) -> Verdict {
         self.store.ask(&request.key, party(request, now, None, now), false, now)
     }

@@ -22,8 +22,8 @@ use crate::{
 const SHARDS: usize = 64;
 
 /// Room that a shard keeps for itself, so that its bytes end as they began (L16) without a
-/// reallocation for each first key.
-const KEPT_ENTRIES: usize = 8;
+/// reallocation for each first key. What a table of 16 buckets holds.
+const KEPT_ENTRIES: usize = 14;
 
 /// Tasks to wake once the shard is unlocked.
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
@@ -455,7 +455,7 @@ impl Shard {
     /// Gives memory back after a flood of keys.
     fn shrink(&mut self) {
         let (len, capacity) = (self.entries.len(), self.entries.capacity());
-        if capacity > 4 * KEPT_ENTRIES && len < capacity / 4 {
+        if capacity > KEPT_ENTRIES && len < capacity / 4 {
             self.entries.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
         }
     }
