@@ -67,7 +67,7 @@ impl Held {
     pub(crate) fn asking(locks: &Locks, request: AcquireRequest) -> Box<Self> {
         let since = request.sent_at;
         Box::new(Held {
-            locks: locks.clone(),
+            locks: locks.share(),
             request,
             grant: Grant::PENDING,
             since,

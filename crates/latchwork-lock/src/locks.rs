@@ -34,9 +34,16 @@ pub const DEFAULT_PREFIX: &str = "lock/";
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
 pub struct Locks {
     inner: Arc<Inner>,
+}
+
+/// A clone has a counter of its own, since every guard counts: with one for all, the tasks of two
+/// cores would spend their time passing that counter to and fro.
+impl Clone for Locks {
+    fn clone(&self) -> Self {
+        self.changed(|_| ())
+    }
 }
 
 #[derive(Clone)]
@@ -101,6 +108,12 @@ impl Locks {
         self.changed(|inner| inner.defaults = defaults)
     }
 
+    /// The same handle once more, for a guard of it.
+    #[inline]
+    pub(crate) fn share(&self) -> Self {
+        Locks { inner: self.inner.clone() }
+    }
+
     fn changed(&self, change: impl FnOnce(&mut Inner)) -> Self {
         let mut inner = (*self.inner).clone();
         change(&mut inner);
@@ -138,7 +151,7 @@ impl Locks {
         provider.require(Capability::HandOver)?;
         crate::config::check_ttl(lease.ttl)?;
         let locks = if lease.prefix == self.prefix() {
-            self.clone()
+            self.share()
         } else {
             self.with_prefix(&lease.prefix)?
         };

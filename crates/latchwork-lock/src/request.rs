@@ -261,8 +261,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
         let held = self.question()?;
         let held = match held.ask_now()? {
             Some(grant) => held.granted(grant),
-            // Boxed, so that the way without waiting stays small.
-            None => Box::pin(held.ask()).await??,
+            None => held.ask().await??,
         };
         Guard::renewing(held, self.renewal)
     }
@@ -307,7 +306,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
         let held = self.question()?;
         let held = match held.ask_now()? {
             Some(grant) => held.granted(grant),
-            None => Box::pin(held.ask()).await??,
+            None => held.ask().await??,
         };
         let (guard, held) = Guard::shared(held, self.renewal)?;
         let work = std::pin::pin!(work(held.clone()));

@@ -141,19 +141,6 @@ impl Store {
         Some(Grant { fence, previous_fence: None, waited: false, trusted_from: None })
     }
 
-    /// Ends a lease of that kind; false when the key is in another state.
-    fn drop_lone(&self, key: &Key, id: Id) -> bool {
-        let hash = key.process_hash();
-        let mut shard = self.shard(hash);
-        let Ok(entry) = shard.entries.find_entry(hash, |e| e.key == *key) else { return true };
-        if !matches!(&entry.get().state, State::Lone(lone) if lone.is(id)) {
-            return false;
-        }
-        let (_key, _) = entry.remove();
-        shard.shrink();
-        true
-    }
-
     /// Asks for a lease; `wait` puts the request into the queue when the key is taken.
     pub(super) fn ask(
         self: &Arc<Self>,
@@ -248,10 +235,15 @@ impl Store {
 
     /// The same where nobody wants to know, and so without a look at the clock.
     pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
-        if self.drop_lone(key, id) {
+        let hash = key.process_hash();
+        let mut shard = self.shard(hash);
+        let Ok(entry) = shard.entries.find_entry(hash, |e| e.key == *key) else { return };
+        if matches!(&entry.get().state, State::Lone(lone) if lone.is(id)) {
+            entry.remove();
+            shard.shrink();
             return;
         }
-        self.change(key, |rules, _| {
+        self.change_in(shard, key, |rules, _| {
             if rules.release(id).is_none() {
                 rules.leave(id);
             }
@@ -368,9 +360,17 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
+        self.change_in(self.shard(key.process_hash()), key, change)
+    }
+
+    fn change_in<T>(
+        self: &Arc<Self>,
+        mut shard: MutexGuard<'_, Shard>,
+        key: &Key,
+        change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
+    ) -> Option<T> {
         let hash = key.process_hash();
         let mut wakers = Wakers::new();
-        let mut shard = self.shard(hash);
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut entry = entries.find_entry(hash, |e| e.key == *key).ok()?;
         let mut read = None;
