@@ -99,7 +99,7 @@ impl Guard {
     /// # Errors
     /// As for [`release`](Self::release); the guard is released then.
     pub async fn into_lease(mut self) -> Result<Lease> {
-        self.locks.provider().require(crate::Capability::HandOver)?;
+        self.locks.require(crate::Capability::HandOver)?;
         if !self.locks.provider().hand_over(self.proof()).await? {
             return Err(self.gone(self.locks.clock().now()));
         }

@@ -49,6 +49,7 @@ impl Clone for Locks {
 #[derive(Clone)]
 struct Inner {
     provider: Arc<dyn DynLockProvider>,
+    capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     prefix: Arc<str>,
     owner: Option<Owner>,
@@ -60,6 +61,7 @@ impl Locks {
     pub fn new(provider: impl LockProvider) -> Self {
         Locks {
             inner: Arc::new(Inner {
+                capabilities: provider.capabilities(),
                 clock: provider.clock(),
                 provider: Arc::new(provider),
                 prefix: DEFAULT_PREFIX.into(),
@@ -147,8 +149,7 @@ impl Locks {
     /// [`LockLost`](crate::ErrorKind::LockLost) when the lease ran out, was broken, taken over or resumed
     /// by another.
     pub async fn resume(&self, lease: Lease) -> Result<Guard> {
-        let provider = self.provider();
-        provider.require(Capability::HandOver)?;
+        self.require(Capability::HandOver)?;
         crate::config::check_ttl(lease.ttl)?;
         let locks = if lease.prefix == self.prefix() {
             self.share()
@@ -169,7 +170,7 @@ impl Locks {
         let held = Held::asking(&locks, request);
         let abandoned = Abandoned::new(&locks, &held.request);
         let old = Proof { key: &held.request.key, token: lease.token };
-        let grant = provider.rotate(old, held.request.token, lease.ttl).await?;
+        let grant = self.provider().rotate(old, held.request.token, lease.ttl).await?;
         abandoned.disarm();
         match grant {
             Some(grant) => Ok(Guard::new(held.granted(grant))),
@@ -183,7 +184,7 @@ impl Locks {
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey), [`NotSupported`](crate::ErrorKind::NotSupported), or what the
     /// backend reports.
     pub async fn inspect(&self, key: &str) -> Result<Inspection> {
-        self.provider().require(Capability::Inspect)?;
+        self.require(Capability::Inspect)?;
         let mut found = self.provider().inspect(&self.key(key)?).await?;
         found.key = key.to_owned();
         Ok(found)
@@ -203,7 +204,7 @@ impl Locks {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a limit outside of 1 to 1,000,
     /// [`NotSupported`](crate::ErrorKind::NotSupported), or what the backend reports.
     pub async fn list(&self, prefix: &str, page: PageRequest) -> Result<Page> {
-        self.provider().require(Capability::List)?;
+        self.require(Capability::List)?;
         if !(1..=1_000).contains(&page.limit) {
             return Err(Error::invalid_argument(
                 "limit",
@@ -244,7 +245,7 @@ impl Locks {
     }
 
     async fn break_fence(&self, key: &str, fence: Option<Fence>) -> Result<Vec<Holder>> {
-        self.provider().require(Capability::Break)?;
+        self.require(Capability::Break)?;
         self.provider().break_lock(&self.key(key)?, fence).await
     }
 
@@ -263,7 +264,7 @@ impl Locks {
 
     /// What the provider can do and promises.
     pub fn capabilities(&self) -> Capabilities {
-        self.provider().capabilities()
+        self.inner.capabilities
     }
 
     /// What stands before each key.
@@ -275,6 +276,15 @@ impl Locks {
     #[inline]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
+    }
+
+    /// Refuses an operation that the provider did not declare.
+    #[inline]
+    pub(crate) fn require(&self, capability: Capability) -> Result<()> {
+        if self.inner.capabilities.has(capability) {
+            return Ok(());
+        }
+        Err(Error::not_supported(self.provider_name(), capability.name()))
     }
 
     #[inline]

@@ -194,15 +194,15 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     #[inline]
     fn check(&mut self) -> Result<()> {
         check_ttl(self.config.ttl)?;
-        let provider = self.locks.provider();
+        let locks = self.locks;
         if self.mode == Mode::Shared {
-            provider.require(Capability::Shared)?;
+            locks.require(Capability::Shared)?;
         }
         if self.wait_mode() != Wait::No {
-            provider.require(Capability::Wait)?;
+            locks.require(Capability::Wait)?;
         }
         if self.renewal.is_some() {
-            provider.require(Capability::Renew)?;
+            locks.require(Capability::Renew)?;
         }
         match self.labels.as_mut().and_then(|labels| labels.wrong.take()) {
             Some(wrong) => Err(wrong),
