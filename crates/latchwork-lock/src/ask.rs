@@ -1,49 +1,99 @@
 //! One question to the provider, with patience (L17).
 
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::retry::Backoff;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Locks, Moment, Proof, Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
+    Wait,
 };
 
-impl Locks {
-    /// The grant, where the provider can tell at once that it is ours.
-    pub(crate) fn ask_now(&self, request: &AcquireRequest) -> Result<Option<Grant>> {
-        match self.provider().acquire_now(request) {
-            Some(Ok(Acquired::Granted(grant))) => Ok(Some(grant)),
-            Some(Err(error)) => Err(error),
-            Some(Ok(Acquired::Taken(_))) | None => Ok(None),
+impl Held {
+    /// The first look at a provider that answers in place; none from one that must be asked
+    /// properly.
+    #[inline]
+    pub(crate) fn ask_now(&self, waker: &Waker) -> Option<Poll<Result<Acquired>>> {
+        self.locks.provider().poll_acquire(&self.request, false, waker)
+    }
+
+    /// Asks for the lease and waits for it. The inner result is the answer, its error always that
+    /// somebody else has the key.
+    #[inline]
+    pub(crate) async fn ask(self: Box<Self>) -> Result<Result<Box<Self>>> {
+        let first = poll_fn(|cx| Poll::Ready(self.ask_now(cx.waker()))).await;
+        if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = first {
+            return Ok(Ok(self.granted(grant)));
+        }
+        self.go_on(first, true).await
+    }
+
+    /// Goes on after the first look; `awaited` when that look left the waker of this very task.
+    pub(crate) async fn go_on(
+        self: Box<Self>,
+        first: Option<Poll<Result<Acquired>>>,
+        mut awaited: bool,
+    ) -> Result<Result<Box<Self>>> {
+        let answer = match first {
+            None => return Box::pin(self.ask_patiently()).await,
+            Some(Poll::Ready(answer)) => answer?,
+            Some(Poll::Pending) => {
+                let abandoned = Abandoned::new(&self.locks, &self.request);
+                let provider = self.locks.provider();
+                let again = |cx: &mut Context<'_>| {
+                    if std::mem::take(&mut awaited) {
+                        return Poll::Pending;
+                    }
+                    let answer = provider.poll_acquire(&self.request, true, cx.waker());
+                    answer.unwrap_or_else(|| {
+                        Poll::Ready(Err(Error::backend(
+                            provider.name(),
+                            "waiting",
+                            "it put a request into its queue and then forgot how to answer it",
+                            None,
+                        )))
+                    })
+                };
+                let answer = poll_fn(again).await;
+                abandoned.disarm();
+                answer?
+            }
+        };
+        match answer {
+            Acquired::Granted(grant) => Ok(Ok(self.granted(grant))),
+            Acquired::Taken(holder) => Ok(Err(self.taken(self.request.wait, holder))),
         }
     }
 
-    /// Asks, waits and, while the backend is away, asks again with the same token. The inner
-    /// result is the answer, its error always that somebody else has the key.
-    pub(crate) async fn ask(&self, mut request: AcquireRequest) -> Result<Result<Held>> {
-        let clock = self.clock();
-        let started = clock.now();
-        let patience = request.wait;
+    fn taken(&self, patience: Wait, holder: Option<Box<Holder>>) -> Error {
+        let waited = match patience {
+            Wait::No => Duration::ZERO,
+            _ => self.locks.clock().now().since(self.since()),
+        };
+        ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
+    }
+
+    /// Asks and, while the backend is away, asks again with the same token.
+    async fn ask_patiently(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+        let started = self.request.sent_at;
+        let patience = self.request.wait;
         let deadline = match patience {
             Wait::No => started,
             Wait::For(timeout) => started.after(timeout),
             Wait::Forever => Moment::NEVER,
         };
-        let mut backoff = Backoff::new(Duration::from_millis(50));
-        let mut asked_before = false;
+        let mut tries = None;
         loop {
-            let abandoned = Abandoned::new(self, &request);
-            let error = match self.provider().acquire(&request).await {
+            let clock = self.locks.clock();
+            let abandoned = Abandoned::new(&self.locks, &self.request);
+            let error = match self.locks.provider().acquire(&self.request).await {
                 Ok(Acquired::Granted(grant)) => {
-                    let fresh = !asked_before || grant.trusted_from.is_some();
-                    let grant = if fresh {
-                        Ok(Some(grant))
-                    } else {
-                        self.begin_term(&request, grant).await
-                    };
-                    match grant {
+                    let fresh = tries.is_none() || grant.trusted_from.is_some();
+                    match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
                             abandoned.disarm();
-                            return Ok(Ok(Held::new(self, request, grant)));
+                            return Ok(Ok(self.granted(grant)));
                         }
                         Ok(None) => None,
                         Err(error) => Some(error),
@@ -51,12 +101,7 @@ impl Locks {
                 }
                 Ok(Acquired::Taken(holder)) => {
                     abandoned.disarm();
-                    let waited = match patience {
-                        Wait::No => Duration::ZERO,
-                        _ => clock.now().since(started),
-                    };
-                    let key = self.strip(request.key.as_str()).to_owned();
-                    return Ok(Err(ErrorKind::LockAcquisition { key, waited, holder }.into()));
+                    return Ok(Err(self.taken(patience, holder)));
                 }
                 Err(error) => Some(error),
             };
@@ -69,25 +114,25 @@ impl Locks {
                 if now >= deadline {
                     return Err(error); // and a release is queued
                 }
-                tracing::debug!(key = %request.key, %error, "asking again");
-                clock.sleep_until(now.after(backoff.pause()).min(deadline)).await;
+                tracing::debug!(key = self.key(), %error, "asking again");
+                let pause = tries.get_or_insert_with(Backoff::first).pause();
+                clock.sleep_until(now.after(pause).min(deadline)).await;
             }
+            tries.get_or_insert_with(Backoff::first);
+            let now = clock.now();
             abandoned.disarm();
-            asked_before = true;
+            self.request.sent_at = now;
+            let left = deadline.since(now);
             if patience != Wait::Forever {
-                request.wait = match deadline.since(clock.now()) {
-                    Duration::ZERO => Wait::No,
-                    left => Wait::For(left),
-                };
+                self.request.wait = if left.is_zero() { Wait::No } else { Wait::For(left) };
             }
         }
     }
 
     /// A grant found on asking again may be as old as the first question: starts its ttl anew.
-    async fn begin_term(&self, request: &AcquireRequest, grant: Grant) -> Result<Option<Grant>> {
-        let now = self.clock().now();
-        let proof = Proof { key: &request.key, token: request.token };
-        let held = self.provider().renew(proof, request.ttl).await?;
+    async fn begin_term(&self, grant: Grant) -> Result<Option<Grant>> {
+        let now = self.locks.clock().now();
+        let held = self.locks.provider().renew(self.proof(), self.request.ttl).await?;
         Ok(held.then_some(Grant { trusted_from: Some(now), ..grant }))
     }
 }

@@ -18,12 +18,13 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::LazyLock;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
 use crate::{
-    Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig, LockProvider,
-    LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
+    Acquired, Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
+    LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
 };
 
 /// The request is asked on a thread.
@@ -167,15 +168,16 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// As for the async form.
     pub fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let request = self.question()?;
-        let held = match self.locks.ask_now(&request)? {
-            Some(grant) => Held::new(self.locks, request, grant),
-            None => block_on(self.locks.ask(request))??,
+        let held = self.question()?;
+        // Most often the answer is there at once, and no runtime is needed to wait for it.
+        let held = match held.ask_now(Waker::noop()) {
+            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => held.granted(grant),
+            first => block_on(held.go_on(first, false))??,
         };
         match self.renewal {
-            None => self.guard(held),
+            None => Ok(crate::Guard::new(held)),
             // The watchdog is a task, and needs a runtime to live in.
-            Some(_) => block_on(async { self.guard(held) }),
+            renewal => block_on(async { crate::Guard::renewing(held, renewal) }),
         }
         .map(Guard)
     }

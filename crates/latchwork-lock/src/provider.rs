@@ -20,13 +20,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 
 use crate::{
-    Capabilities, Capability, Clock, Error, Fence, Holder, Inspection, Key, Mode, Moment, Owner,
-    Page, PageRequest, Result, SystemClock, Token, Wait,
+    Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Moment, Owner, Page, PageRequest,
+    Result, SystemClock, Token, Wait,
 };
 
 /// One request for a lease.
@@ -73,6 +74,12 @@ pub struct Grant {
     pub waited: bool,
     /// A moment not after the start of the ttl in the backend, where it is later than the request.
     pub trusted_from: Option<Moment>,
+}
+
+impl Grant {
+    /// Stands where the answer will be written.
+    pub(crate) const PENDING: Grant =
+        Grant { fence: Fence::new(0), previous_fence: None, waited: false, trusted_from: None };
 }
 
 /// What a holder shows to renew or release: the key and the secret.
@@ -160,12 +167,19 @@ pub trait LockProvider: Send + Sync + 'static {
         SystemClock::shared()
     }
 
-    /// The same as [`acquire`](Self::acquire), where that needs no waiting at all.
+    /// The same as [`acquire`](Self::acquire), for providers whose truth is in this process: it
+    /// spares the boxed future. None, the default, means "ask properly".
     ///
-    /// For providers whose truth is in this process: it spares the boxed future. None means
-    /// "ask properly".
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        let _ = request;
+    /// `again` is false at the first call for a request. Pending means that the request stands in
+    /// the queue and `waker` will be woken; who gives up then calls
+    /// [`release_later`](Self::release_later).
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        let _ = (request, again, waker);
         None
     }
 
@@ -179,8 +193,12 @@ pub trait LockProvider: Send + Sync + 'static {
 /// [`LockProvider`] in the form that can stand behind a pointer; made by the blanket impl below.
 pub(crate) trait DynLockProvider: Send + Sync {
     fn name(&self) -> &'static str;
-    fn capabilities(&self) -> Capabilities;
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>>;
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>>;
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>>;
     fn release_later(&self, proof: Proof<'_>);
     fn acquire<'a>(&'a self, request: &'a AcquireRequest) -> BoxFuture<'a, Result<Acquired>>;
@@ -207,11 +225,13 @@ impl<P: LockProvider> DynLockProvider for P {
     fn name(&self) -> &'static str {
         LockProvider::name(self)
     }
-    fn capabilities(&self) -> Capabilities {
-        LockProvider::capabilities(self)
-    }
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        LockProvider::acquire_now(self, request)
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        LockProvider::poll_acquire(self, request, again, waker)
     }
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
         LockProvider::release_now(self, proof)
@@ -254,15 +274,5 @@ impl<P: LockProvider> DynLockProvider for P {
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(LockProvider::close(self))
-    }
-}
-
-impl dyn DynLockProvider + '_ {
-    /// Refuses an operation that the provider did not declare.
-    pub(crate) fn require(&self, capability: Capability) -> Result<()> {
-        if self.capabilities().has(capability) {
-            return Ok(());
-        }
-        Err(Error::not_supported(self.name(), capability.name()))
     }
 }

@@ -1,6 +1,7 @@
 //! Any provider behind one type, so that a case need not be generic.
 
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -27,7 +28,12 @@ trait Port: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     fn capabilities(&self) -> Capabilities;
     fn clock(&self) -> Arc<dyn Clock>;
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>>;
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>>;
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>>;
     fn release_later(&self, proof: Proof<'_>);
     fn acquire<'a>(&'a self, request: &'a AcquireRequest) -> BoxFuture<'a, Result<Acquired>>;
@@ -60,8 +66,13 @@ impl<P: LockProvider> Port for P {
     fn clock(&self) -> Arc<dyn Clock> {
         LockProvider::clock(self)
     }
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        LockProvider::acquire_now(self, request)
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        LockProvider::poll_acquire(self, request, again, waker)
     }
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
         LockProvider::release_now(self, proof)
@@ -117,8 +128,13 @@ impl LockProvider for Client {
     fn clock(&self) -> Arc<dyn Clock> {
         self.0.clock()
     }
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        self.0.acquire_now(request)
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        self.0.poll_acquire(request, again, waker)
     }
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
         self.0.release_now(proof)

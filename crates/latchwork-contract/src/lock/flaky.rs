@@ -155,7 +155,7 @@ impl<P: LockProvider> LockProvider for Flaky<P> {
     fn clock(&self) -> Arc<dyn Clock> {
         self.inner.clock()
     }
-    // `acquire_now` and `release_now` are left out: every call goes the way on which it can fail.
+    // `poll_acquire` and `release_now` are left out: every call goes the way on which it can fail.
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         self.call(Operation::Acquire, self.inner.acquire(request)).await
     }

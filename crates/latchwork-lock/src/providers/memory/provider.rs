@@ -1,13 +1,14 @@
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::store::Store;
-use super::wait::{Waiting, party};
-use crate::rules::{CLAIM_WINDOW, Verdict};
+use super::wait::Waiting;
+use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Moment, Page, PageRequest, Proof, Result, SystemClock, Token, Wait,
+    Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
 };
 
 /// Locks between the tasks and threads of one process; clones share them.
@@ -53,8 +54,10 @@ impl InMemoryLockProvider {
         self.store.clear();
     }
 
-    fn ask_now(&self, request: &AcquireRequest, now: Moment) -> Verdict {
-        self.store.ask(&request.key, party(request, now, None, now), false, now)
+    /// One round of the timer, which the model check runs as a thread of its own.
+    #[cfg(shuttle)]
+    pub fn tick(&self) {
+        self.store.tick(self.store.clock.now());
     }
 }
 
@@ -90,21 +93,17 @@ impl LockProvider for InMemoryLockProvider {
         self.store.clock.clone()
     }
 
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        match self.ask_now(request, request.sent_at) {
-            Verdict::Granted(grant) => Some(Ok(Acquired::Granted(grant))),
-            // Whom it was refused to can wait or be told who has it; both take longer.
-            Verdict::Refused | Verdict::Queued => None,
-        }
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        Some(self.store.poll(request, again, waker).map(Ok))
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        let deadline = match request.wait {
-            Wait::No => Moment::default(),
-            Wait::For(span) => self.store.clock.now().after(span),
-            Wait::Forever => Moment::NEVER,
-        };
-        Ok(Waiting::new(&self.store, request, deadline).await)
+        Ok(Waiting::new(&self.store, request).await)
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {

@@ -3,28 +3,31 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
 use smallvec::SmallVec;
 
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
-use crate::rules::{Id, Party, Reporter, Rules, Verdict};
-use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Moment, process_label};
+use crate::rules::{Held, Id, Party, Reporter, Rules, Verdict};
+use crate::{
+    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Mode, Moment, Wait,
+    process_label,
+};
 
 /// A power of two, above any sensible number of cores; the shard is the hash's upper bits, since
 /// the table inside uses the lower ones.
 const SHARDS: usize = 64;
 
 /// Room that a shard keeps for itself, so that its bytes end as they began (L16) without a
-/// reallocation for each first key.
-const KEPT_ENTRIES: usize = 8;
+/// reallocation for each first key. What a table of 16 buckets holds.
+const KEPT_ENTRIES: usize = 14;
 
 /// Tasks to wake once the shard is unlocked.
-pub(super) type Wakers = SmallVec<[Waker; 2]>;
+type Wakers = SmallVec<[Waker; 2]>;
 
 pub(super) struct Store {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
@@ -35,7 +38,7 @@ pub(super) struct Store {
     epoch_micros: u64,
 }
 
-pub(super) struct Shard {
+struct Shard {
     entries: HashTable<Entry>,
     last_fence: u64,
     /// No waiter's deadline and no waited-for lease ends before this.
@@ -46,17 +49,76 @@ pub(super) struct Shard {
 
 struct Entry {
     key: Key,
-    rules: Rules<Seat>,
+    state: State,
+}
+
+/// Nearly every key has one exclusive holder without a name, and nobody waits: that fits into two
+/// cache lines. Whatever else happens to a key is a matter for the full rules.
+enum State {
+    Lone(Lone),
+    Full(Box<Rules<Seat>>),
+}
+
+struct Lone {
+    /// In halves: whole, its alignment would cost eight bytes.
+    id: [u64; 2],
+    fence: Fence,
+    since: Moment,
+    expires: Moment,
+    ttl: Duration,
+}
+
+impl State {
+    /// The first grant of a key that nobody had.
+    fn new(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
+        let expires = now.after(request.ttl);
+        if request.mode == Mode::Exclusive && request.owner.is_none() && request.note.is_none() {
+            let id = halves(request.token.expose());
+            return State::Lone(Lone { id, fence, since: now, expires, ttl: request.ttl });
+        }
+        let party = party(request, now, Seat { waker: None, deadline: now });
+        let held = Held { party, fence, previous: None, expires, claimed: true };
+        State::full(held)
+    }
+
+    fn full(held: Held<Seat>) -> Self {
+        let mut rules = Box::new(Rules::default());
+        rules.last_fence = Some(held.fence);
+        rules.holders.push(held);
+        State::Full(rules)
+    }
+}
+
+fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Party<Seat> {
+    Party {
+        id: request.token.expose(),
+        mode: request.mode,
+        owner: request.owner.clone(),
+        note: request.note.clone(),
+        ttl: request.ttl,
+        since: now,
+        extra,
+    }
+}
+
+impl Lone {
+    fn is(&self, id: Id) -> bool {
+        self.id == halves(id)
+    }
+}
+
+fn halves(id: Id) -> [u64; 2] {
+    [(id >> 64) as u64, id as u64]
 }
 
 /// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
-pub(super) struct Seat {
-    pub(super) waker: Option<Waker>,
-    pub(super) deadline: Moment,
+struct Seat {
+    waker: Option<Waker>,
+    deadline: Moment,
 }
 
 /// What a waiter finds when it looks.
-pub(super) enum Look {
+enum Look {
     Granted(Grant),
     Waiting,
     /// Neither holding nor waiting: its time is over, or it missed its claim window.
@@ -88,70 +150,112 @@ impl Store {
         self.shards[(hash >> 58) as usize].lock()
     }
 
-    /// Asks for a lease; `wait` puts the request into the queue when the key is taken.
-    pub(super) fn ask(
+    /// Asks for a lease, the first time or `again` by one that waits.
+    pub(super) fn poll(
         self: &Arc<Self>,
-        key: &Key,
-        party: Party<Seat>,
-        wait: bool,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Poll<Acquired> {
+        if !again {
+            return self.ask(request, waker, request.sent_at);
+        }
+        match self.look(&request.key, request.token.expose(), waker) {
+            Look::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
+            Look::Waiting => Poll::Pending,
+            // Its time is over, or it did not claim in time and the key went on to the next.
+            Look::Gone => self.ask(request, waker, self.clock.now()).map(|answer| match answer {
+                Acquired::Granted(grant) => {
+                    let trusted_from = grant.trusted_from.or(Some(self.clock.now()));
+                    Acquired::Granted(Grant { waited: true, trusted_from, ..grant })
+                }
+                taken => taken,
+            }),
+        }
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        waker: &Waker,
         now: Moment,
-    ) -> Verdict {
+    ) -> Poll<Acquired> {
+        let key = &request.key;
         let hash = key.process_hash();
-        let mut wakers = Wakers::new();
         let mut shard = self.shard(hash);
-        shard.forget_handed_over(now);
+        if !shard.handed_over.is_empty() {
+            shard.forget_handed_over(now);
+        }
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
         let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-        let mut occupied = match entry {
-            hashbrown::hash_table::Entry::Vacant(vacant) => {
-                let mut rules = Rules::default();
-                let verdict = rules.ask(party, wait, now, &mut fence);
-                vacant.insert(Entry { key: key.clone(), rules });
-                return verdict;
+        let mut entry = match entry {
+            hash_table::Entry::Vacant(vacant) => {
+                let fence = fence();
+                let state = State::new(request, now, fence);
+                vacant.insert(Entry { key: key.clone(), state });
+                return Poll::Ready(Acquired::Granted(Grant {
+                    fence,
+                    previous_fence: None,
+                    waited: false,
+                    trusted_from: None,
+                }));
             }
-            hashbrown::hash_table::Entry::Occupied(occupied) => occupied,
+            hash_table::Entry::Occupied(occupied) => occupied,
         };
-        let rules = &mut occupied.get_mut().rules;
+        let mut wakers = Wakers::new();
+        let rules = entry.get_mut().rules();
         if rules.expire(now) {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
-        let verdict = rules.ask(party, wait, now, &mut fence);
+        let deadline = match request.wait {
+            Wait::No => Moment::default(),
+            Wait::For(span) => request.sent_at.after(span),
+            Wait::Forever => Moment::NEVER,
+        };
+        let wait = now < deadline;
+        let seat = Seat { waker: wait.then(|| waker.clone()), deadline };
+        let verdict = rules.ask(party(request, now, seat), wait, now, &mut fence);
         // A take-over may have made a writer a reader, and room for others.
         if !rules.queue.is_empty() {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
-        let look = rules.look_again();
+        let mut look = rules.look_again();
+        let answer = match verdict {
+            Verdict::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
+            Verdict::Queued => {
+                look = look.min(deadline);
+                Poll::Pending
+            }
+            Verdict::Refused => {
+                let report = Reporter::new(&*self.clock);
+                let holder = rules.holders.first();
+                let holder = holder.map(|h| Box::new(report.holder(h, process_label())));
+                Poll::Ready(Acquired::Taken(holder))
+            }
+        };
         *due = (*due).min(look);
-        if rules.is_empty() {
-            let (gone, _) = occupied.remove();
-            drop(shard);
-            drop(gone);
-        } else {
-            drop(shard);
-        }
+        drop(shard);
         wake_all(wakers);
         self.timer.ring_at(self, look);
-        verdict
+        answer
     }
 
     /// A waiter looks whether it was granted the key, and claims it if so.
-    pub(super) fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
+    fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
         let hash = key.process_hash();
-        let now = self.clock.now();
         let mut shard = self.shard(hash);
         let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
             return Look::Gone;
         };
-        if let Some(held) = entry.rules.holder_mut(id) {
-            if held.expires <= now {
-                return Look::Gone;
-            }
+        let rules = entry.rules();
+        if let Some(held) = rules.holder_mut(id) {
+            // Nobody has taken it away, so it is ours, and its time counts from the hand-off.
             held.claimed = true;
-            held.expires = now.after(held.party.ttl);
-            return Look::Granted(held.grant(true, Some(now)));
+            held.expires = held.party.since.after(held.party.ttl);
+            return Look::Granted(held.grant(true, Some(held.party.since)));
         }
-        match entry.rules.queue.iter_mut().find(|w| w.id == id) {
+        match rules.queue.iter_mut().find(|w| w.id == id) {
             Some(waiting) => {
                 let seat = &mut waiting.extra.waker;
                 if !seat.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -177,7 +281,15 @@ impl Store {
 
     /// The same where nobody wants to know, and so without a look at the clock.
     pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
-        self.change(key, |rules, _| {
+        let hash = key.process_hash();
+        let mut shard = self.shard(hash);
+        let Ok(entry) = shard.entries.find_entry(hash, |e| e.key == *key) else { return };
+        if matches!(&entry.get().state, State::Lone(lone) if lone.is(id)) {
+            entry.remove();
+            shard.shrink();
+            return;
+        }
+        self.change_in(shard, key, |rules, _| {
             if rules.release(id).is_none() {
                 rules.leave(id);
             }
@@ -199,11 +311,12 @@ impl Store {
         let mut shard = self.shard(hash);
         let Shard { entries, last_fence, .. } = &mut *shard;
         let entry = entries.find_mut(hash, |e| e.key == *key)?;
-        if entry.rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
+        let rules = entry.rules();
+        if rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
             return None;
         }
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
-        entry.rules.rotate(old, fresh, ttl, now, &mut fence)
+        rules.rotate(old, fresh, ttl, now, &mut fence)
     }
 
     /// Remembers to clean up after a lease that no guard watches any more.
@@ -214,7 +327,7 @@ impl Store {
         let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
             return false;
         };
-        let expires = match entry.rules.holder_mut(id) {
+        let expires = match entry.rules().holder_mut(id) {
             Some(held) if held.expires > now => held.expires,
             _ => return false,
         };
@@ -235,8 +348,8 @@ impl Store {
     pub(super) fn inspect(&self, key: &Key) -> Inspection {
         let report = Reporter::new(&*self.clock);
         let hash = key.process_hash();
-        let shard = self.shard(hash);
-        match shard.entries.find(hash, |e| e.key == *key) {
+        let mut shard = self.shard(hash);
+        match shard.entries.find_mut(hash, |e| e.key == *key) {
             Some(entry) => entry.inspect(&report),
             None => Inspection { key: key.as_str().to_owned(), ..Inspection::default() },
         }
@@ -247,11 +360,11 @@ impl Store {
         let report = Reporter::new(&*self.clock);
         let mut found = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock();
+            let mut shard = shard.lock();
             found.extend(
                 shard
                     .entries
-                    .iter()
+                    .iter_mut()
                     .filter(|e| e.key.as_str().starts_with(prefix))
                     .map(|e| e.inspect(&report))
                     .filter(|i| i.is_held() || !i.waiters.is_empty()),
@@ -293,14 +406,22 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
+        self.change_in(self.shard(key.process_hash()), key, change)
+    }
+
+    fn change_in<T>(
+        self: &Arc<Self>,
+        mut shard: MutexGuard<'_, Shard>,
+        key: &Key,
+        change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
+    ) -> Option<T> {
         let hash = key.process_hash();
         let mut wakers = Wakers::new();
-        let mut shard = self.shard(hash);
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut entry = entries.find_entry(hash, |e| e.key == *key).ok()?;
         let mut read = None;
         let mut now = || *read.get_or_insert_with(|| self.clock.now());
-        let rules = &mut entry.get_mut().rules;
+        let rules = entry.get_mut().rules();
         let out = change(rules, &mut now);
         if !rules.queue.is_empty() {
             let now = now();
@@ -329,7 +450,7 @@ impl Shard {
         let Shard { entries, last_fence, due, .. } = self;
         *due = Moment::NEVER;
         entries.retain(|entry| {
-            let rules = &mut entry.rules;
+            let State::Full(rules) = &mut entry.state else { return true };
             if rules.queue.is_empty() {
                 return true;
             }
@@ -343,7 +464,8 @@ impl Shard {
             });
             let mut fence = || next_fence(last_fence, epoch_micros, now);
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), wakers));
-            *due = (*due).min(rules.look_again());
+            let deadlines = rules.queue.iter().map(|w| w.extra.deadline);
+            *due = deadlines.fold(*due, Moment::min).min(rules.look_again());
             !rules.is_empty()
         });
         self.shrink();
@@ -357,7 +479,7 @@ impl Shard {
             let Ok(mut entry) = entries.find_entry(key.process_hash(), |e| e.key == key) else {
                 continue;
             };
-            let rules = &mut entry.get_mut().rules;
+            let rules = entry.get_mut().rules();
             if !rules.queue.is_empty() {
                 continue; // its waiters will see to it
             }
@@ -379,26 +501,50 @@ impl Shard {
     /// Gives memory back after a flood of keys.
     fn shrink(&mut self) {
         let (len, capacity) = (self.entries.len(), self.entries.capacity());
-        if capacity > 4 * KEPT_ENTRIES && len < capacity / 4 {
+        if capacity > KEPT_ENTRIES && len < capacity / 4 {
             self.entries.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
         }
     }
 }
 
 impl Rules<Seat> {
-    /// When the timer must look at this key: never, unless somebody waits.
+    /// When a lease that somebody waits behind runs out; the timer knows the deadlines of the
+    /// waiters from when they came.
     fn look_again(&self) -> Moment {
-        let deadlines = self.queue.iter().map(|w| w.extra.deadline);
-        match deadlines.min() {
-            Some(first) => first.min(self.next_expiry()),
-            None => Moment::NEVER,
-        }
+        if self.queue.is_empty() { Moment::NEVER } else { self.next_expiry() }
     }
 }
 
 impl Entry {
-    fn inspect(&self, report: &Reporter) -> Inspection {
-        report.inspection(self.key.as_str(), &self.rules, |_| process_label().to_owned())
+    fn rules(&mut self) -> &mut Rules<Seat> {
+        if let State::Lone(lone) = &self.state {
+            let party = Party {
+                id: Id::from(lone.id[0]) << 64 | Id::from(lone.id[1]),
+                mode: Mode::Exclusive,
+                owner: None,
+                note: None,
+                ttl: lone.ttl,
+                since: lone.since,
+                extra: Seat { waker: None, deadline: lone.since },
+            };
+            let held = Held {
+                party,
+                fence: lone.fence,
+                previous: None,
+                expires: lone.expires,
+                claimed: true,
+            };
+            self.state = State::full(held);
+        }
+        match &mut self.state {
+            State::Full(rules) => rules,
+            State::Lone(_) => unreachable!("replaced above"),
+        }
+    }
+
+    fn inspect(&mut self, report: &Reporter) -> Inspection {
+        let key = self.key.clone();
+        report.inspection(key.as_str(), self.rules(), |_| process_label().to_owned())
     }
 }
 
