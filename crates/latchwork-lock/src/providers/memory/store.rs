@@ -250,10 +250,13 @@ impl Store {
         };
         let rules = entry.rules();
         if let Some(held) = rules.holder_mut(id) {
-            // Nobody has taken it away, so it is ours, and its time counts from the hand-off.
+            let now = self.clock.now();
+            if held.expires <= now {
+                return Look::Gone;
+            }
             held.claimed = true;
-            held.expires = held.party.since.after(held.party.ttl);
-            return Look::Granted(held.grant(true, Some(held.party.since)));
+            held.expires = now.after(held.party.ttl);
+            return Look::Granted(held.grant(true, Some(now)));
         }
         match rules.queue.iter_mut().find(|w| w.id == id) {
             Some(waiting) => {
