@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::fault::{self, NAME};
-use super::process::Here;
+use super::process::{Here, Process};
 use super::provider::FileLockProvider;
 use super::store::Store;
 use crate::{Error, Result, SystemClock};
@@ -42,17 +42,23 @@ impl FileLockProviderBuilder {
     /// system.
     pub fn open(self) -> Result<FileLockProvider> {
         const DURING: &str = "opening the directory";
-        let here = Here::new(&self.companions).map_err(|e| match self.companions[..] {
-            [] => fault::io(DURING, Path::new("/proc"), e),
-            _ => Error::invalid_argument("companion", format!("it is no running process ({e})")),
+        let companion = |pid: &u32| {
+            Process::of(*pid).map_err(|e| {
+                Error::invalid_argument("companion", format!("{pid} is no running process ({e})"))
+            })
+        };
+        let companions = self.companions.iter().map(companion).collect::<Result<_>>()?;
+        let here = Here::new(companions).map_err(|e| {
+            Error::backend(NAME, DURING, format!("it needs /proc, and: {e}"), Some(Box::new(e)))
         })?;
         // A later change of the working directory must not change the locks.
         let root = std::path::absolute(&self.directory)
             .map_err(|e| fault::io(DURING, &self.directory, e))?;
-        let store = Store::open(&root, SystemClock::shared(), here)?;
         if !self.allow_network {
-            refuse_network(&root)?;
+            // Before anything is made there.
+            refuse_network(root.ancestors().find(|path| path.exists()).unwrap_or(&root))?;
         }
+        let store = Store::open(&root, SystemClock::shared(), here)?;
         Ok(FileLockProvider::of(store))
     }
 }
