@@ -114,15 +114,11 @@ fn child_process() {
             let request = if part == "wait" { request.wait(secs(60)) } else { request };
             let guard = request.acquire().expect("acquired");
             say(&format!("held {}", guard.fence()));
-            for line in std::io::stdin().lines().map_while(Result::ok) {
-                match line.as_str() {
-                    "release" => {
-                        let answer = guard.release();
-                        say(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
-                        return;
-                    }
-                    other => panic!("what is {other}?"),
-                }
+            // Until it is told to, or the parent is gone.
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
+                let answer = guard.release();
+                say(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
             }
         }
         "loop" => {
