@@ -13,10 +13,15 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use latchwork_lock::{FileLockProvider, Lease, Locks, PageRequest, blocking};
+use latchwork_lock::{
+    AcquireRequest, Acquired, FileLockProvider, Key, Lease, LockProvider, Locks, Mode, PageRequest,
+    Token, Wait, blocking,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 // ---- the other process -------------------------------------------------------------------------
@@ -677,6 +682,110 @@ async fn a_dropped_question_leaves_nothing() {
         // An edit that was under way ends after the close, and then sees that nobody wants it.
         assert!(left.is_empty(), "round {round}: {}", fs::read_to_string(&left[0]).expect("reads"));
     }
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_is_not_asked() {
+    let dir = temp();
+    // One thread for edits, and it is busy: the question is still to be asked when it is dropped.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let locks = connect(dir.path()).await;
+        let lease = locks.lock("r").acquire().await.expect("free").into_lease().await;
+        let lease = lease.expect("a lease");
+        let (go, wait) = channel();
+        let busy = tokio::task::spawn_blocking(move || wait.recv());
+        let soon = Duration::from_millis(20);
+        let asked = tokio::time::timeout(soon, locks.lock("k").acquire()).await;
+        assert!(asked.is_err(), "nobody can answer");
+        let resumed = tokio::time::timeout(soon, locks.resume(lease.clone())).await;
+        assert!(resumed.is_err(), "nobody can answer");
+        locks.close().await;
+        go.send(()).expect("heard");
+        busy.await.expect("ended").expect("told");
+        tokio::task::spawn_blocking(|| ()).await.expect("after the question");
+        assert!(!locks.exists("k").await.expect("inspected"), "a grant without an owner");
+        // The lease was not rotated to a token that nobody has.
+        locks.resume(lease).await.expect("still there").release().await.expect("released");
+    });
+}
+
+#[tokio::test]
+async fn a_provider_needs_no_front_door_to_leave_the_queue() {
+    let dir = temp();
+    let provider = FileLockProvider::open(dir.path()).expect("a directory");
+    let request = |wait| AcquireRequest {
+        key: Key::new("k").expect("a key"),
+        mode: Mode::Exclusive,
+        token: Token::random(),
+        owner: None,
+        note: None,
+        ttl: secs(600),
+        wait,
+        retry_interval: secs(1),
+        sent_at: provider.clock().now(),
+    };
+    let first = request(Wait::No);
+    let granted = provider.acquire(&first).await.expect("asked");
+    assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+    let second = request(Wait::Forever);
+    let waiting = tokio::time::timeout(Duration::from_millis(300), provider.acquire(&second));
+    assert!(waiting.await.is_err());
+    provider.close().await;
+    let found = provider.inspect(&first.key).await.expect("inspected");
+    assert_eq!((found.holders.len(), found.waiters.len()), (1, 0));
+    // Asked again, the same grant (L17).
+    let Acquired::Granted(again) = provider.acquire(&first).await.expect("asked") else {
+        panic!("it is ours");
+    };
+    assert_eq!(again.fence, found.holders[0].fence);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_waiters_all_get_their_turn() {
+    let dir = temp();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let locks = connect(dir.path()).await;
+        for _ in 0..20 {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.push(tokio::spawn(async move {
+                let guard = locks.lock("k").wait(secs(60)).acquire().await.expect("its turn");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                let fence = guard.fence().get();
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.expect("held to the end");
+                fence
+            }));
+        }
+    }
+    let began = Instant::now();
+    let mut fences = BTreeSet::new();
+    for task in tasks {
+        fences.insert(task.await.expect("ended"));
+    }
+    println!("60 turns in {:?}", began.elapsed());
+    assert_eq!(fences.len(), 60);
+    assert!(files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn opening_sweeps_now_and_then() {
+    let dir = temp();
+    let (child, _) = Child::hold(dir.path(), "forgotten", secs(600));
+    child.kill();
+    let _open = locks(dir.path());
+    assert_eq!(files(&dir.path().join("keys")).len(), 1, "it was swept just before");
+    let swept = OpenOptions::new().write(true).open(dir.path().join("swept")).expect("opens");
+    swept.set_modified(std::time::UNIX_EPOCH).expect("set");
+    let _open = locks(dir.path());
+    until("it is swept", || files(&dir.path().join("keys")).is_empty());
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -25,6 +26,8 @@ pub(super) struct Store {
     pub(super) here: Here,
     /// Threads of one process take turns here, which is cheaper than asking the kernel again.
     turns: Box<[Mutex<()>]>,
+    /// How many leases were asked for; see [`sweep`](super::sweep).
+    pub(super) asked: AtomicU32,
 }
 
 /// What a change may use: the time, read under the lock, and fences.
@@ -55,6 +58,7 @@ impl Store {
             clock,
             here,
             turns: (0..SHARDS).map(|_| Mutex::new(())).collect(),
+            asked: AtomicU32::new(0),
         };
         for dir in [&store.keys, &store.shards] {
             DirBuilder::new()

@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
@@ -11,6 +12,16 @@ use super::store::Store;
 
 /// A directory is swept this often at most, whoever opens it.
 const INTERVAL: Duration = Duration::from_secs(600);
+
+/// For processes that open once and stay: a look at the clock every so many questions.
+const QUESTIONS: u32 = 1024;
+
+/// Counts a question, and now and then looks whether to sweep.
+pub(super) fn count(store: &Arc<Store>) {
+    if store.asked.fetch_add(1, Ordering::Relaxed) % QUESTIONS == QUESTIONS - 1 {
+        start_if_due(store);
+    }
+}
 
 /// Sweeps in the background if it is time to.
 pub(super) fn start_if_due(store: &Arc<Store>) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::process::Asker;
 use super::provider::FileLockProvider;
 use super::store::Store;
-use super::{blocking, name};
+use super::{blocking, name, sweep};
 use crate::rules::{Party, Reporter, Verdict};
 use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
@@ -17,6 +17,7 @@ pub(super) async fn acquire(
     provider: &FileLockProvider,
     request: &AcquireRequest,
 ) -> Result<Acquired> {
+    sweep::count(&provider.store);
     let clock = &provider.store.clock;
     let deadline = match request.wait {
         Wait::No => Moment::default(),
