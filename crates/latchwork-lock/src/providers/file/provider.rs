@@ -102,7 +102,7 @@ impl LockProvider for FileLockProvider {
             CrossProcess,
             Bounded,
         ])
-        .with_granularity(Duration::from_millis(200))
+        .with_granularity(Duration::from_millis(100))
         .with_claim_window(CLAIM_WINDOW);
         DECLARED
     }
