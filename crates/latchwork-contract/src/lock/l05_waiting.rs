@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l05_a_dead_holders_expiry_wakes_the_next, [Wait, Inspect, Exclusion, Expiry]),
     case!(l05_an_unclaimed_hand_off_passes_on, [Wait, Fairness, Inspect, Exclusion]),
     case!(l05_a_waiter_that_missed_its_turn_queues_again, [Wait, Fairness, Inspect, Exclusion]),
+    case!(l05_a_waiter_that_slept_past_its_lease_gets_a_live_one, [Wait, Inspect, Exclusion]),
     case!(l05_a_newcomer_does_not_overtake, [Wait, Fairness, Inspect, Exclusion]),
     case!(l05_a_granted_lease_lasts_its_ttl_from_the_grant, [Wait, Inspect, Exclusion, Expiry]),
 ];
@@ -201,6 +202,25 @@ async fn l05_a_waiter_that_missed_its_turn_queues_again(f: Fixture) {
         next.release().await.expect("held");
     };
     f.within(SLACK * 4, "it is let in", async { futures::join!(again, release) }).await;
+}
+
+async fn l05_a_waiter_that_slept_past_its_lease_gets_a_live_one(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let key = f.key("a");
+    let ttl = f.ttl() * 4;
+    let guard = ours.lock(&key).acquire().await.expect("a free key");
+    let mut asleep = Box::pin(theirs.lock(&key).ttl(ttl).wait(LONG).acquire());
+    eventually("it stands in the queue", async || {
+        assert!(asleep.as_mut().now_or_never().is_none(), "the key is taken");
+        ours.inspect(&key).await.expect("it answers").waiters.len() == 1
+    })
+    .await;
+    guard.release().await.expect("held");
+    // Nobody else wants it, so nothing takes it away, and yet its time is over.
+    f.pass(f.capabilities().claim_window() + f.capabilities().granularity() + ttl).await;
+    let late = f.within(SLACK * 2, "it is let in", asleep).await.expect("nobody else has it");
+    assert!(late.is_held(), "a guard that was lost before it was given: {late:?}");
+    late.release().await.expect("held");
 }
 
 async fn l05_a_newcomer_does_not_overtake(f: Fixture) {

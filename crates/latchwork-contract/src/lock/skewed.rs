@@ -10,7 +10,8 @@ use latchwork_lock::{
 
 /// Wraps a provider so that the process which uses it has a clock that is ahead.
 ///
-/// Nothing that the backend decides may change (L2).
+/// Nothing that the backend decides may change (L2). Not for providers whose backend is this very
+/// process: there the client's clock *is* the backend's.
 pub struct Skewed<P> {
     inner: P,
     clock: Arc<Ahead>,
@@ -54,8 +55,6 @@ impl<P: LockProvider> LockProvider for Skewed<P> {
     fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
-    // `acquire_now` is left out: a provider that has it is in this process and may believe
-    // `sent_at`, which is by its own clock everywhere but here.
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         let mut acquired = self.inner.acquire(request).await?;
         if let Acquired::Granted(grant) = &mut acquired {
