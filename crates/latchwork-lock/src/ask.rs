@@ -7,10 +7,11 @@ use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Locks, Moment, Proof, Result, Wait,
 };
 
-impl Locks {
+impl Held {
     /// The grant, where the provider can tell at once that it is ours.
-    pub(crate) fn ask_now(&self, request: &AcquireRequest) -> Result<Option<Grant>> {
-        match self.provider().acquire_now(request) {
+    #[inline]
+    pub(crate) fn ask_now(&self) -> Result<Option<Grant>> {
+        match self.locks.provider().acquire_now(&self.request) {
             Some(Ok(Acquired::Granted(grant))) => Ok(Some(grant)),
             Some(Err(error)) => Err(error),
             Some(Ok(Acquired::Taken(_))) | None => Ok(None),
@@ -19,31 +20,25 @@ impl Locks {
 
     /// Asks, waits and, while the backend is away, asks again with the same token. The inner
     /// result is the answer, its error always that somebody else has the key.
-    pub(crate) async fn ask(&self, mut request: AcquireRequest) -> Result<Result<Held>> {
-        let clock = self.clock();
-        let started = clock.now();
-        let patience = request.wait;
+    pub(crate) async fn ask(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+        let started = self.request.sent_at;
+        let patience = self.request.wait;
         let deadline = match patience {
             Wait::No => started,
             Wait::For(timeout) => started.after(timeout),
             Wait::Forever => Moment::NEVER,
         };
-        let mut backoff = Backoff::new(Duration::from_millis(50));
-        let mut asked_before = false;
+        let mut tries = None;
         loop {
-            let abandoned = Abandoned::new(self, &request);
-            let error = match self.provider().acquire(&request).await {
+            let clock = self.locks.clock();
+            let abandoned = Abandoned::new(&self.locks, &self.request);
+            let error = match self.locks.provider().acquire(&self.request).await {
                 Ok(Acquired::Granted(grant)) => {
-                    let fresh = !asked_before || grant.trusted_from.is_some();
-                    let grant = if fresh {
-                        Ok(Some(grant))
-                    } else {
-                        self.begin_term(&request, grant).await
-                    };
-                    match grant {
+                    let fresh = tries.is_none() || grant.trusted_from.is_some();
+                    match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
                             abandoned.disarm();
-                            return Ok(Ok(Held::new(self, request, grant)));
+                            return Ok(Ok(self.granted(grant)));
                         }
                         Ok(None) => None,
                         Err(error) => Some(error),
@@ -55,7 +50,7 @@ impl Locks {
                         Wait::No => Duration::ZERO,
                         _ => clock.now().since(started),
                     };
-                    let key = self.strip(request.key.as_str()).to_owned();
+                    let key = self.key().to_owned();
                     return Ok(Err(ErrorKind::LockAcquisition { key, waited, holder }.into()));
                 }
                 Err(error) => Some(error),
@@ -69,25 +64,25 @@ impl Locks {
                 if now >= deadline {
                     return Err(error); // and a release is queued
                 }
-                tracing::debug!(key = %request.key, %error, "asking again");
-                clock.sleep_until(now.after(backoff.pause()).min(deadline)).await;
+                tracing::debug!(key = self.key(), %error, "asking again");
+                let pause = tries.get_or_insert_with(Backoff::first).pause();
+                clock.sleep_until(now.after(pause).min(deadline)).await;
             }
+            tries.get_or_insert_with(Backoff::first);
+            let now = clock.now();
             abandoned.disarm();
-            asked_before = true;
+            self.request.sent_at = now;
+            let left = deadline.since(now);
             if patience != Wait::Forever {
-                request.wait = match deadline.since(clock.now()) {
-                    Duration::ZERO => Wait::No,
-                    left => Wait::For(left),
-                };
+                self.request.wait = if left.is_zero() { Wait::No } else { Wait::For(left) };
             }
         }
     }
 
     /// A grant found on asking again may be as old as the first question: starts its ttl anew.
-    async fn begin_term(&self, request: &AcquireRequest, grant: Grant) -> Result<Option<Grant>> {
-        let now = self.clock().now();
-        let proof = Proof { key: &request.key, token: request.token };
-        let held = self.provider().renew(proof, request.ttl).await?;
+    async fn begin_term(&self, grant: Grant) -> Result<Option<Grant>> {
+        let now = self.locks.clock().now();
+        let held = self.locks.provider().renew(self.proof(), self.request.ttl).await?;
         Ok(held.then_some(Grant { trusted_from: Some(now), ..grant }))
     }
 }

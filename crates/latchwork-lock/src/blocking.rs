@@ -167,15 +167,15 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// As for the async form.
     pub fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let request = self.question()?;
-        let held = match self.locks.ask_now(&request)? {
-            Some(grant) => Held::new(self.locks, request, grant),
-            None => block_on(self.locks.ask(request))??,
+        let held = self.question()?;
+        let held = match held.ask_now()? {
+            Some(grant) => held.granted(grant),
+            None => block_on(held.ask())??,
         };
         match self.renewal {
-            None => self.guard(held),
+            None => Ok(crate::Guard::new(held)),
             // The watchdog is a task, and needs a runtime to live in.
-            Some(_) => block_on(async { self.guard(held) }),
+            renewal => block_on(async { crate::Guard::renewing(held, renewal) }),
         }
         .map(Guard)
     }

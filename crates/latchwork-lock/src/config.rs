@@ -56,6 +56,7 @@ pub const MIN_TTL: Duration = Duration::from_millis(10);
 /// The longest ttl: a year and a day.
 pub const MAX_TTL: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
+#[inline]
 pub(crate) fn check_ttl(ttl: Duration) -> Result<()> {
     if ttl < MIN_TTL || ttl > MAX_TTL {
         return Err(Error::invalid_argument(

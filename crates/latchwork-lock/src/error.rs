@@ -275,6 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn the_table_in_the_documentation_is_this_list() {
+        let page = include_str!("../../../docs/errors.md");
+        let rows = Error::CODES.iter().copied().chain([crate::StaleFence::ROW]);
+        let mut table = String::from("| code | meaning | temporary |\n| --- | --- | --- |\n");
+        for (code, meaning, temporary) in rows {
+            let temporary = if temporary { "yes" } else { "no" };
+            table += &format!("| `{code}` | {meaning} | {temporary} |\n");
+        }
+        assert!(page.contains(&table), "docs/errors.md should have:\n{table}");
+    }
+
+    #[test]
     fn a_long_key_is_shown_in_part() {
         let error = Error::invalid_key(&"ü".repeat(600), "too long");
         assert!(error.to_string().chars().count() < 100, "{error}");

@@ -43,8 +43,12 @@ pub struct StaleFence {
 }
 
 impl StaleFence {
+    /// The stable code, its meaning, and that trying again will not help.
+    pub(crate) const ROW: (&'static str, &'static str, bool) =
+        ("stale_fence", "a write came with a fence older than one already seen", false);
+
     /// The stable code.
-    pub const CODE: &'static str = "stale_fence";
+    pub const CODE: &'static str = Self::ROW.0;
 }
 
 impl FenceGate {

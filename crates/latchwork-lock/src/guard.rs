@@ -22,21 +22,32 @@ pub struct Guard {
     ended: bool,
 }
 
-/// Shared only when a watchdog or a closure needs it too: the common guard costs no allocation.
-#[expect(clippy::large_enum_variant, reason = "the large one is the common one")]
+/// Behind a pointer, because a guard is moved about more often than it is looked at; a counted
+/// one only when a watchdog or a closure needs it too.
 enum Cell {
-    Own(Held),
+    Own(Box<Held>),
     Shared(Arc<Held>),
 }
 
 impl Guard {
-    pub(crate) fn new(held: Held) -> Self {
+    /// The guard of a lease that was granted.
+    #[inline]
+    pub(crate) fn new(held: Box<Held>) -> Self {
         Guard { held: Cell::Own(held), watchdog: None, ended: false }
     }
 
+    /// The same, with renewal where it was asked for.
+    #[inline]
+    pub(crate) fn renewing(held: Box<Held>, renewal: Option<Renewal>) -> Result<Self> {
+        match renewal {
+            None => Ok(Guard::new(held)),
+            renewal => Guard::shared(held, renewal).map(|(guard, _)| guard),
+        }
+    }
+
     /// The same, with a handle for others to look at.
-    pub(crate) fn shared(held: Held, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
-        let held = Arc::new(held);
+    pub(crate) fn shared(held: Box<Held>, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
+        let held: Arc<Held> = Arc::from(held);
         // The guard comes first: if there is nobody to run the watchdog, it gives the lease back.
         let mut guard = Guard { held: Cell::Shared(held.clone()), watchdog: None, ended: false };
         if let Some(renewal) = renewal {
@@ -88,7 +99,7 @@ impl Guard {
     /// # Errors
     /// As for [`release`](Self::release); the guard is released then.
     pub async fn into_lease(mut self) -> Result<Lease> {
-        self.locks.provider().require(crate::Capability::HandOver)?;
+        self.locks.require(crate::Capability::HandOver)?;
         if !self.locks.provider().hand_over(self.proof()).await? {
             return Err(self.gone(self.locks.clock().now()));
         }
@@ -101,6 +112,7 @@ impl Guard {
 impl Deref for Guard {
     type Target = Held;
 
+    #[inline]
     fn deref(&self) -> &Held {
         match &self.held {
             Cell::Own(held) => held,
@@ -110,13 +122,14 @@ impl Deref for Guard {
 }
 
 impl Drop for Guard {
+    #[inline]
     fn drop(&mut self) {
         self.watchdog = None;
         if !self.ended {
             self.locks.provider().release_later(self.proof());
         }
         if let Cell::Shared(held) = &self.held {
-            held.mark_lost();
+            held.mark_lost(); // for whoever still looks
         }
     }
 }

@@ -114,20 +114,20 @@ impl<F> LockRequest<'_, ManyKeys, F> {
         let started = clock.now();
         let mut set = GuardSet { guards: Vec::with_capacity(keys.len()) };
         for key in keys {
-            let mut request = self.ask_for(key)?;
-            if let Wait::For(timeout) = request.wait {
-                request.wait = match timeout.saturating_sub(clock.now().since(started)) {
+            let mut held = self.ask_for(key)?;
+            if let Wait::For(timeout) = held.request.wait {
+                held.request.wait = match timeout.saturating_sub(clock.now().since(started)) {
                     Duration::ZERO => Wait::No,
                     left => Wait::For(left),
                 };
             }
-            let asking = std::pin::pin!(self.locks.ask(request));
+            let asking = std::pin::pin!(held.ask());
             // The first leases must not run out while the last is waited for.
             let held = match select(asking, std::pin::pin!(keep_alive(&set))).await {
                 Either::Left((held, _)) => held??,
                 Either::Right((lost, _)) => return Err(lost),
             };
-            set.guards.push(self.guard(held)?);
+            set.guards.push(Guard::renewing(held, self.renewal)?);
         }
         set.refresh().await?;
         Ok(set)

@@ -11,29 +11,22 @@ use tokio::sync::Notify;
 use crate::config::{check_ttl, trust_margin};
 use crate::provider::Proof;
 use crate::rules::wall_at;
-use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Owner, Result,
-    Token,
-};
+use crate::{AcquireRequest, Error, Fence, Grant, Lease, LockState, Locks, Mode, Moment, Result};
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
 /// [`run`](crate::LockRequest::run) can ask.
 pub struct Held {
     pub(crate) locks: Locks,
-    pub(crate) key: Key,
-    pub(crate) token: Token,
+    pub(crate) request: AcquireRequest,
     grant: Grant,
-    mode: Mode,
-    owner: Option<Owner>,
     since: Moment,
-    term: Mutex<Term>,
     lost: AtomicBool,
     /// Most leases are neither watched nor renewed: what that needs is made on first use.
-    signals: OnceLock<Box<Signals>>,
+    more: OnceLock<Box<More>>,
 }
 
-#[derive(Default)]
-struct Signals {
+struct More {
+    term: Mutex<Term>,
     changed: Notify,
     /// One renewal at a time: two in flight could be answered in another order than they were
     /// carried out, and we would trust the longer one.
@@ -68,30 +61,36 @@ pub struct Refresh {
 }
 
 impl Held {
-    pub(crate) fn new(locks: &Locks, request: AcquireRequest, grant: Grant) -> Self {
-        let since = grant.trusted_from.unwrap_or(request.sent_at);
-        Held {
-            locks: locks.clone(),
-            key: request.key,
-            token: request.token,
-            grant,
-            mode: request.mode,
-            owner: request.owner,
+    /// A lease that is yet to be granted. It is made before the question, so that the answer has
+    /// only its own few words to add.
+    #[inline]
+    pub(crate) fn asking(locks: &Locks, request: AcquireRequest) -> Box<Self> {
+        let since = request.sent_at;
+        Box::new(Held {
+            locks: locks.share(),
+            request,
+            grant: Grant::PENDING,
             since,
-            term: Mutex::new(Term { ttl: request.ttl, expires: since.after(request.ttl) }),
             lost: AtomicBool::new(false),
-            signals: OnceLock::new(),
-        }
+            more: OnceLock::new(),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn granted(mut self: Box<Self>, grant: Grant) -> Box<Self> {
+        self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
+        self.grant = grant;
+        self
     }
 
     /// The key, as it was asked for.
     pub fn key(&self) -> &str {
-        self.locks.strip(self.key.as_str())
+        self.locks.strip(self.request.key.as_str())
     }
 
     /// Alone or shared.
     pub fn mode(&self) -> Mode {
-        self.mode
+        self.request.mode
     }
 
     /// The number to send with each write; higher than that of any grant of this key before (L4).
@@ -131,7 +130,7 @@ impl Held {
 
     /// The current ttl.
     pub fn ttl(&self) -> Duration {
-        self.term.lock().ttl
+        self.term().ttl
     }
 
     /// Ends when the lease can no longer be trusted, at the first poll after.
@@ -139,7 +138,7 @@ impl Held {
     /// Cancel safe: it only looks.
     pub async fn lost(&self) {
         loop {
-            let changed = self.signals().changed.notified();
+            let changed = self.more().changed.notified();
             fence(Ordering::SeqCst); // pairs with the one in `tell`
             if !self.is_held() {
                 return;
@@ -165,9 +164,9 @@ impl Held {
     ///
     /// Cancel safe, and with the same errors as [`refresh`](Self::refresh).
     pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
-        let _one_at_a_time = self.signals().renewing.lock().await;
+        let _one_at_a_time = self.more().renewing.lock().await;
         let clock = self.locks.clock();
-        let term = *self.term.lock();
+        let term = self.term();
         let ttl = refresh.ttl.unwrap_or(term.ttl);
         check_ttl(ttl)?;
         let threshold = refresh.threshold.unwrap_or(ttl / 2);
@@ -180,13 +179,13 @@ impl Held {
         }
         // A shorter ttl counts from the question, a longer one from the answer: between the two
         // the backend may have either.
-        self.term.lock().expires = term.expires.min(sent_at.after(ttl));
+        self.more().term.lock().expires = term.expires.min(sent_at.after(ttl));
         let proof = self.proof();
         if !self.locks.provider().renew(proof, ttl).await? {
             self.mark_lost();
             return Err(self.gone(clock.now()));
         }
-        *self.term.lock() = Term { ttl, expires: sent_at.after(ttl) };
+        *self.more().term.lock() = Term { ttl, expires: sent_at.after(ttl) };
         self.tell();
         Ok(())
     }
@@ -199,13 +198,13 @@ impl Held {
     pub(crate) fn lease(&self) -> Lease {
         let clock = self.locks.clock();
         let (now, wall) = (clock.now(), clock.wall());
-        let term = *self.term.lock();
+        let term = self.term();
         Lease {
             prefix: self.locks.prefix().to_owned(),
             key: self.key().to_owned(),
-            mode: self.mode,
-            owner: self.owner.clone(),
-            token: self.token,
+            mode: self.request.mode,
+            owner: self.request.owner.clone(),
+            token: self.request.token,
             fence: self.fence(),
             ttl: term.ttl,
             acquired_at: wall_at(wall, now, self.since),
@@ -213,8 +212,9 @@ impl Held {
         }
     }
 
+    #[inline]
     pub(crate) fn proof(&self) -> Proof<'_> {
-        Proof { key: &self.key, token: self.token }
+        Proof { key: &self.request.key, token: self.request.token }
     }
 
     pub(crate) fn since(&self) -> Moment {
@@ -222,7 +222,7 @@ impl Held {
     }
 
     pub(crate) fn expires(&self) -> Moment {
-        self.term.lock().expires
+        self.term().expires
     }
 
     /// The backend said that the lease is not ours, or we gave it back.
@@ -240,20 +240,37 @@ impl Held {
         }
     }
 
-    fn signals(&self) -> &Signals {
-        self.signals.get_or_init(Box::default)
+    fn term(&self) -> Term {
+        match self.more.get() {
+            Some(more) => *more.term.lock(),
+            None => self.first_term(),
+        }
+    }
+
+    fn first_term(&self) -> Term {
+        Term { ttl: self.request.ttl, expires: self.since.after(self.request.ttl) }
+    }
+
+    fn more(&self) -> &More {
+        self.more.get_or_init(|| {
+            Box::new(More {
+                term: Mutex::new(self.first_term()),
+                changed: Notify::new(),
+                renewing: tokio::sync::Mutex::new(()),
+            })
+        })
     }
 
     fn tell(&self) {
-        // Either we see the signals of whoever waits, or it sees what we changed.
+        // Either we see that somebody waits, or it sees what we changed.
         fence(Ordering::SeqCst);
-        if let Some(signals) = self.signals.get() {
-            signals.changed.notify_waiters();
+        if let Some(more) = self.more.get() {
+            more.changed.notify_waiters();
         }
     }
 
     fn trusted_until(&self) -> Moment {
-        self.term.lock().trusted_until()
+        self.term().trusted_until()
     }
 }
 
@@ -261,7 +278,7 @@ impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held")
             .field("key", &self.key())
-            .field("mode", &self.mode)
+            .field("mode", &self.mode())
             .field("fence", &self.fence())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()

@@ -5,10 +5,10 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
+use arrayvec::ArrayString;
 use foldhash::fast::RandomState;
 
 use serde::{Deserialize, Serialize};
-use smallvec::SmallVec;
 
 use crate::{Error, Result};
 
@@ -25,9 +25,20 @@ pub const MAX_PREFIX_BYTES: usize = 128;
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Key {
-    text: Arc<str>,
     hash: u64,
+    text: Text,
 }
+
+/// Keys of common length are copied, which is much cheaper than an allocation and a counter that
+/// two cores fight for.
+#[derive(Clone)]
+enum Text {
+    Short(ArrayString<SHORT>),
+    Long(Arc<str>),
+}
+
+/// Holds the default prefix, a word, and a UUID.
+const SHORT: usize = 55;
 
 impl Key {
     /// Checks a name and makes a key of it.
@@ -40,41 +51,47 @@ impl Key {
     }
 
     /// Checks `name` and puts `prefix`, which was checked before, in front of it.
+    #[inline]
     pub(crate) fn with_prefix(prefix: &str, name: &str) -> Result<Self> {
         check(name)?;
-        if prefix.is_empty() {
-            return Ok(Key::hashed(name));
-        }
-        // One allocation, the Arc's own: the two parts meet on the stack.
-        let mut joined = SmallVec::<[u8; 192]>::new();
-        joined.extend_from_slice(prefix.as_bytes());
-        joined.extend_from_slice(name.as_bytes());
-        match std::str::from_utf8(&joined) {
-            Ok(joined) => Ok(Key::hashed(joined)),
-            // Two strings behind each other are a string.
-            Err(_) => unreachable!("two valid strings joined"),
-        }
+        Ok(Key::joined(prefix, name))
     }
 
-    fn hashed(text: &str) -> Self {
-        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-        Key { text: text.into(), hash: HASHER.hash_one(text) }
+    #[inline]
+    fn joined(prefix: &str, name: &str) -> Self {
+        let mut short = ArrayString::new();
+        if short.try_push_str(prefix).is_ok() && short.try_push_str(name).is_ok() {
+            return Key { hash: hash(&short), text: Text::Short(short) };
+        }
+        let long = [prefix, name].concat();
+        Key { hash: hash(&long), text: Text::Long(long.into()) }
     }
 
     /// The whole name.
+    #[inline]
     pub fn as_str(&self) -> &str {
-        &self.text
+        match &self.text {
+            Text::Short(text) => text,
+            Text::Long(text) => text,
+        }
     }
 
     /// A hash of the name that is the same within this process only, computed once.
+    #[inline]
     pub fn process_hash(&self) -> u64 {
         self.hash
     }
 }
 
+#[inline]
+fn hash(text: &str) -> u64 {
+    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+    HASHER.hash_one(text)
+}
+
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {
-        self.hash == other.hash && self.text == other.text
+        self.hash == other.hash && self.as_str() == other.as_str()
     }
 }
 
@@ -94,7 +111,7 @@ impl PartialOrd for Key {
 
 impl Ord for Key {
     fn cmp(&self, other: &Key) -> Ordering {
-        self.text.cmp(&other.text)
+        self.as_str().cmp(other.as_str())
     }
 }
 
@@ -106,16 +123,17 @@ impl TryFrom<String> for Key {
         if name.len() > MAX_PREFIX_BYTES + MAX_KEY_BYTES || name.is_empty() || has_control(&name) {
             return Err(Error::invalid_key(&name, "it is not a stored key"));
         }
-        Ok(Key::hashed(&name))
+        Ok(Key::joined("", &name))
     }
 }
 
 impl From<Key> for String {
     fn from(key: Key) -> String {
-        key.text.as_ref().to_owned()
+        key.as_str().to_owned()
     }
 }
 
+#[inline]
 fn check(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid_key(name, "it is empty"));
@@ -146,6 +164,7 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
     Ok(())
 }
 
+#[inline]
 pub(crate) fn has_control(text: &str) -> bool {
     if text.is_ascii() {
         text.bytes().any(|b| b < 0x20 || b == 0x7f)
@@ -156,19 +175,19 @@ pub(crate) fn has_control(text: &str) -> bool {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.text, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(self.as_str())
     }
 }
 
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
-        &self.text
+        self.as_str()
     }
 }
 

@@ -67,6 +67,7 @@ pub struct Token(u128);
 
 impl Token {
     /// A fresh random token of 128 bits.
+    #[inline]
     pub fn random() -> Self {
         Token(rand::rng().random())
     }

@@ -34,14 +34,22 @@ pub const DEFAULT_PREFIX: &str = "lock/";
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
 pub struct Locks {
     inner: Arc<Inner>,
+}
+
+/// A clone has a counter of its own, since every guard counts: with one for all, the tasks of two
+/// cores would spend their time passing that counter to and fro.
+impl Clone for Locks {
+    fn clone(&self) -> Self {
+        self.changed(|_| ())
+    }
 }
 
 #[derive(Clone)]
 struct Inner {
     provider: Arc<dyn DynLockProvider>,
+    capabilities: Capabilities,
     clock: Arc<dyn Clock>,
     prefix: Arc<str>,
     owner: Option<Owner>,
@@ -53,6 +61,7 @@ impl Locks {
     pub fn new(provider: impl LockProvider) -> Self {
         Locks {
             inner: Arc::new(Inner {
+                capabilities: provider.capabilities(),
                 clock: provider.clock(),
                 provider: Arc::new(provider),
                 prefix: DEFAULT_PREFIX.into(),
@@ -101,6 +110,12 @@ impl Locks {
         self.changed(|inner| inner.defaults = defaults)
     }
 
+    /// The same handle once more, for a guard of it.
+    #[inline]
+    pub(crate) fn share(&self) -> Self {
+        Locks { inner: self.inner.clone() }
+    }
+
     fn changed(&self, change: impl FnOnce(&mut Inner)) -> Self {
         let mut inner = (*self.inner).clone();
         change(&mut inner);
@@ -110,6 +125,7 @@ impl Locks {
     /// A request for one key. Nothing happens until one of its last methods is called:
     /// [`acquire`](LockRequest::acquire), [`try_acquire`](LockRequest::try_acquire),
     /// [`attempt`](LockRequest::attempt) or [`run`](LockRequest::run).
+    #[inline]
     pub fn lock<S: AsRef<str>>(&self, key: S) -> LockRequest<'_, OneKey<S>> {
         LockRequest::new(self, OneKey(key))
     }
@@ -133,11 +149,10 @@ impl Locks {
     /// [`LockLost`](crate::ErrorKind::LockLost) when the lease ran out, was broken, taken over or resumed
     /// by another.
     pub async fn resume(&self, lease: Lease) -> Result<Guard> {
-        let provider = self.provider();
-        provider.require(Capability::HandOver)?;
+        self.require(Capability::HandOver)?;
         crate::config::check_ttl(lease.ttl)?;
         let locks = if lease.prefix == self.prefix() {
-            self.clone()
+            self.share()
         } else {
             self.with_prefix(&lease.prefix)?
         };
@@ -152,12 +167,13 @@ impl Locks {
             retry_interval: self.inner.defaults.retry_interval,
             sent_at: self.clock().now(),
         };
-        let old = Proof { key: &request.key, token: lease.token };
-        let abandoned = Abandoned::new(&locks, &request);
-        let grant = provider.rotate(old, request.token, lease.ttl).await?;
+        let held = Held::asking(&locks, request);
+        let abandoned = Abandoned::new(&locks, &held.request);
+        let old = Proof { key: &held.request.key, token: lease.token };
+        let grant = self.provider().rotate(old, held.request.token, lease.ttl).await?;
         abandoned.disarm();
         match grant {
-            Some(grant) => Ok(Guard::new(Held::new(&locks, request, grant))),
+            Some(grant) => Ok(Guard::new(held.granted(grant))),
             None => Err(Error::lost(&lease.key, lease.fence)),
         }
     }
@@ -168,7 +184,7 @@ impl Locks {
     /// [`InvalidKey`](crate::ErrorKind::InvalidKey), [`NotSupported`](crate::ErrorKind::NotSupported), or what the
     /// backend reports.
     pub async fn inspect(&self, key: &str) -> Result<Inspection> {
-        self.provider().require(Capability::Inspect)?;
+        self.require(Capability::Inspect)?;
         let mut found = self.provider().inspect(&self.key(key)?).await?;
         found.key = key.to_owned();
         Ok(found)
@@ -188,7 +204,7 @@ impl Locks {
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a limit outside of 1 to 1,000,
     /// [`NotSupported`](crate::ErrorKind::NotSupported), or what the backend reports.
     pub async fn list(&self, prefix: &str, page: PageRequest) -> Result<Page> {
-        self.provider().require(Capability::List)?;
+        self.require(Capability::List)?;
         if !(1..=1_000).contains(&page.limit) {
             return Err(Error::invalid_argument(
                 "limit",
@@ -229,7 +245,7 @@ impl Locks {
     }
 
     async fn break_fence(&self, key: &str, fence: Option<Fence>) -> Result<Vec<Holder>> {
-        self.provider().require(Capability::Break)?;
+        self.require(Capability::Break)?;
         self.provider().break_lock(&self.key(key)?, fence).await
     }
 
@@ -248,7 +264,7 @@ impl Locks {
 
     /// What the provider can do and promises.
     pub fn capabilities(&self) -> Capabilities {
-        self.provider().capabilities()
+        self.inner.capabilities
     }
 
     /// What stands before each key.
@@ -257,23 +273,37 @@ impl Locks {
     }
 
     /// The clock by which leases are trusted. Read the time from it *inside* the critical section.
+    #[inline]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.inner.clock
     }
 
+    /// Refuses an operation that the provider did not declare.
+    #[inline]
+    pub(crate) fn require(&self, capability: Capability) -> Result<()> {
+        if self.inner.capabilities.has(capability) {
+            return Ok(());
+        }
+        Err(Error::not_supported(self.provider_name(), capability.name()))
+    }
+
+    #[inline]
     pub(crate) fn owner(&self) -> Option<&Owner> {
         self.inner.owner.as_ref()
     }
 
+    #[inline]
     pub(crate) fn defaults(&self) -> &LockConfig {
         &self.inner.defaults
     }
 
+    #[inline]
     pub(crate) fn provider(&self) -> &dyn DynLockProvider {
         &*self.inner.provider
     }
 
     /// A caller's key as the provider sees it.
+    #[inline]
     pub(crate) fn key(&self, name: &str) -> Result<Key> {
         Key::with_prefix(&self.inner.prefix, name)
     }

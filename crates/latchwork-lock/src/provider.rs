@@ -25,8 +25,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::{
-    Capabilities, Capability, Clock, Error, Fence, Holder, Inspection, Key, Mode, Moment, Owner,
-    Page, PageRequest, Result, SystemClock, Token, Wait,
+    Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Moment, Owner, Page, PageRequest,
+    Result, SystemClock, Token, Wait,
 };
 
 /// One request for a lease.
@@ -73,6 +73,12 @@ pub struct Grant {
     pub waited: bool,
     /// A moment not after the start of the ttl in the backend, where it is later than the request.
     pub trusted_from: Option<Moment>,
+}
+
+impl Grant {
+    /// Stands where the answer will be written.
+    pub(crate) const PENDING: Grant =
+        Grant { fence: Fence::new(0), previous_fence: None, waited: false, trusted_from: None };
 }
 
 /// What a holder shows to renew or release: the key and the secret.
@@ -179,7 +185,6 @@ pub trait LockProvider: Send + Sync + 'static {
 /// [`LockProvider`] in the form that can stand behind a pointer; made by the blanket impl below.
 pub(crate) trait DynLockProvider: Send + Sync {
     fn name(&self) -> &'static str;
-    fn capabilities(&self) -> Capabilities;
     fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>>;
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>>;
     fn release_later(&self, proof: Proof<'_>);
@@ -206,9 +211,6 @@ pub(crate) trait DynLockProvider: Send + Sync {
 impl<P: LockProvider> DynLockProvider for P {
     fn name(&self) -> &'static str {
         LockProvider::name(self)
-    }
-    fn capabilities(&self) -> Capabilities {
-        LockProvider::capabilities(self)
     }
     fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
         LockProvider::acquire_now(self, request)
@@ -254,15 +256,5 @@ impl<P: LockProvider> DynLockProvider for P {
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(LockProvider::close(self))
-    }
-}
-
-impl dyn DynLockProvider + '_ {
-    /// Refuses an operation that the provider did not declare.
-    pub(crate) fn require(&self, capability: Capability) -> Result<()> {
-        if self.capabilities().has(capability) {
-            return Ok(());
-        }
-        Err(Error::not_supported(self.name(), capability.name()))
     }
 }

@@ -32,12 +32,12 @@ pub struct LockRequest<'a, K, F = Async> {
 }
 
 /// The names in a request. Apart, since most requests have none and all are moved about.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Labels {
     owner: Option<Owner>,
     note: Option<Arc<str>>,
     /// The first thing that was wrong with a setting, told when the request is asked.
-    wrong: Option<Arc<Error>>,
+    wrong: Option<Error>,
 }
 
 /// One key is asked for.
@@ -47,6 +47,7 @@ pub struct OneKey<S>(pub(crate) S);
 pub struct ManyKeys(pub(crate) Result<Vec<Key>>);
 
 impl ManyKeys {
+    #[inline]
     pub(crate) fn new<S: AsRef<str>>(locks: &Locks, keys: impl IntoIterator<Item = S>) -> Self {
         let keys = keys.into_iter().map(|key| locks.key(key.as_ref()));
         ManyKeys(keys.collect::<Result<Vec<Key>>>().map(|mut keys| {
@@ -63,7 +64,6 @@ pub struct Async(());
 /// What came of an [`attempt`](LockRequest::attempt) under its strategy (L15).
 #[derive(Debug)]
 #[must_use = "a guard that is not kept is released at once"]
-#[expect(clippy::large_enum_variant, reason = "the large one is the common one")]
 pub enum Attempt<G = Guard> {
     /// The lock is held.
     Held(G),
@@ -178,9 +178,10 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     }
 
     fn wrong(&mut self, error: Error) {
-        self.labels().wrong.get_or_insert(Arc::new(error));
+        self.labels().wrong.get_or_insert(error);
     }
 
+    #[inline]
     pub(crate) fn wait_mode(&self) -> Wait {
         match (self.config.strategy, self.config.wait_timeout) {
             (LockStrategy::Wait, None) => Wait::Forever,
@@ -189,44 +190,51 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         }
     }
 
-    /// Checks the settings and makes the question of them.
-    pub(crate) fn ask_for(&mut self, key: Key) -> Result<AcquireRequest> {
+    /// Checks what can be checked without the key.
+    #[inline]
+    fn check(&mut self) -> Result<()> {
         check_ttl(self.config.ttl)?;
-        let provider = self.locks.provider();
-        let wait = self.wait_mode();
+        let locks = self.locks;
         if self.mode == Mode::Shared {
-            provider.require(Capability::Shared)?;
+            locks.require(Capability::Shared)?;
         }
-        if wait != Wait::No {
-            provider.require(Capability::Wait)?;
+        if self.wait_mode() != Wait::No {
+            locks.require(Capability::Wait)?;
         }
         if self.renewal.is_some() {
-            provider.require(Capability::Renew)?;
+            locks.require(Capability::Renew)?;
         }
+        match self.labels.as_mut().and_then(|labels| labels.wrong.take()) {
+            Some(wrong) => Err(wrong),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks the settings and makes the question of them.
+    #[inline]
+    pub(crate) fn ask_for(&mut self, key: Key) -> Result<Box<Held>> {
+        self.check()?;
         let (mut owner, mut note) = (None, None);
-        if let Some(labels) = &mut self.labels {
-            if let Some(wrong) = labels.wrong.take() {
-                return Err(Arc::into_inner(wrong).unwrap_or_else(|| {
-                    Error::invalid_argument("request", "it was refused before")
-                }));
-            }
+        if let Some(labels) = &self.labels {
             owner = labels.owner.clone();
             note = labels.note.clone();
         }
-        Ok(AcquireRequest {
+        let request = AcquireRequest {
             key,
             mode: self.mode,
             token: Token::random(),
             owner: owner.or_else(|| self.locks.owner().cloned()),
             note,
             ttl: self.config.ttl,
-            wait,
+            wait: self.wait_mode(),
             retry_interval: self.config.retry_interval,
             sent_at: self.locks.clock().now(),
-        })
+        };
+        Ok(Held::asking(self.locks, request))
     }
 
     /// The strategy `None` has no guard to give.
+    #[inline]
     pub(crate) fn needs_guard(&self) -> Result<()> {
         if self.config.strategy != LockStrategy::None {
             return Ok(());
@@ -235,14 +243,6 @@ impl<'a, K, F> LockRequest<'a, K, F> {
             "strategy",
             "`None` takes no lock, so there is no guard to give: use `attempt`",
         ))
-    }
-
-    /// The guard of a lease that was granted.
-    pub(crate) fn guard(&self, held: Held) -> Result<Guard> {
-        match self.renewal {
-            None => Ok(Guard::new(held)),
-            renewal => Guard::shared(held, renewal).map(|(guard, _)| guard),
-        }
     }
 }
 
@@ -258,15 +258,12 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// answer in that time, and errors about the arguments.
     pub async fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let request = self.question()?;
-        match self.locks.ask_now(&request)? {
-            Some(grant) => self.guard(Held::new(self.locks, request, grant)),
-            // Boxed, so that the way without waiting stays small.
-            None => match Box::pin(self.locks.ask(request)).await? {
-                Ok(held) => self.guard(held),
-                Err(taken) => Err(taken),
-            },
-        }
+        let held = self.question()?;
+        let held = match held.ask_now()? {
+            Some(grant) => held.granted(grant),
+            None => held.ask().await??,
+        };
+        Guard::renewing(held, self.renewal)
     }
 
     /// The same, but that somebody else has it is no error: the answer is none.
@@ -306,10 +303,10 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
         Fut: Future<Output = T>,
     {
         self.needs_guard()?;
-        let request = self.question()?;
-        let held = match self.locks.ask_now(&request)? {
-            Some(grant) => Held::new(self.locks, request, grant),
-            None => Box::pin(self.locks.ask(request)).await??,
+        let held = self.question()?;
+        let held = match held.ask_now()? {
+            Some(grant) => held.granted(grant),
+            None => held.ask().await??,
         };
         let (guard, held) = Guard::shared(held, self.renewal)?;
         let work = std::pin::pin!(work(held.clone()));
@@ -329,7 +326,8 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
 }
 
 impl<S: AsRef<str>, F> LockRequest<'_, OneKey<S>, F> {
-    pub(crate) fn question(&mut self) -> Result<AcquireRequest> {
+    #[inline]
+    pub(crate) fn question(&mut self) -> Result<Box<Held>> {
         let key = self.locks.key(self.keys.0.as_ref())?;
         self.ask_for(key)
     }

@@ -16,6 +16,11 @@ impl Backoff {
         Backoff { next: first.clamp(Duration::from_millis(1), Self::LONGEST) }
     }
 
+    /// The pauses of a question that got no answer.
+    pub(crate) fn first() -> Self {
+        Self::new(Duration::from_millis(50))
+    }
+
     /// Between half and the whole of a span that doubles each time.
     pub(crate) fn pause(&mut self) -> Duration {
         let span = self.next;

@@ -315,3 +315,177 @@ pub(crate) fn wall_at(wall: DateTime<Utc>, now: Moment, moment: Moment) -> DateT
 fn signed(span: Duration) -> chrono::TimeDelta {
     chrono::TimeDelta::from_std(span).unwrap_or(chrono::TimeDelta::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Ask { mode: Mode, owner: Option<u8>, wait: bool },
+        Release(usize),
+        Leave(usize),
+        Renew(usize),
+        Rotate(usize),
+        Claim(usize),
+        Break(Option<usize>),
+        Pass(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let mode = prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared)];
+        prop_oneof![
+            6 => (mode, prop::option::weighted(0.3, 0..3u8), any::<bool>())
+                .prop_map(|(mode, owner, wait)| Step::Ask { mode, owner, wait }),
+            4 => (0..4usize).prop_map(Step::Release),
+            1 => (0..4usize).prop_map(Step::Leave),
+            1 => (0..4usize).prop_map(Step::Renew),
+            1 => (0..4usize).prop_map(Step::Rotate),
+            3 => (0..4usize).prop_map(Step::Claim),
+            1 => prop::option::of(0..4usize).prop_map(Step::Break),
+            3 => (1..20u8).prop_map(Step::Pass),
+        ]
+    }
+
+    /// One key, its clock, and everything that was ever granted.
+    struct World {
+        rules: Rules<()>,
+        now: Moment,
+        fences: u64,
+        ids: Id,
+        granted: Vec<Fence>,
+    }
+
+    impl World {
+        fn holder(&self, at: usize) -> Option<Id> {
+            self.rules.holders.get(at).map(|h| h.party.id)
+        }
+
+        fn waiter(&self, at: usize) -> Option<Id> {
+            self.rules.queue.get(at).map(|w| w.id)
+        }
+
+        fn take(&mut self, step: &Step) {
+            let now = self.now;
+            let fences = &mut self.fences;
+            let mut next = || {
+                *fences += 1;
+                Fence::new(*fences)
+            };
+            match *step {
+                Step::Ask { mode, owner, wait } => {
+                    self.ids += 1;
+                    let owner = owner.map(|o| Owner::new(&format!("o{o}")).expect("legal"));
+                    let ttl = Duration::from_secs(10);
+                    let party =
+                        Party { id: self.ids, mode, owner, note: None, ttl, since: now, extra: () };
+                    self.rules.expire(now);
+                    let verdict = self.rules.ask(party.clone(), wait, now, &mut next);
+                    assert!(wait || verdict != Verdict::Queued);
+                    // Asked again with the same token, the answer is the same.
+                    let again = self.rules.ask(party, wait, now, &mut next);
+                    match (verdict, again) {
+                        (Verdict::Granted(a), Verdict::Granted(b)) => assert_eq!(a.fence, b.fence),
+                        (a, b) => assert_eq!(a, b),
+                    }
+                }
+                Step::Release(at) => {
+                    if let Some(id) = self.holder(at) {
+                        assert!(self.rules.release(id).is_some());
+                        assert!(self.rules.release(id).is_none(), "a lease ends once");
+                    }
+                }
+                Step::Leave(at) => {
+                    if let Some(id) = self.waiter(at) {
+                        self.rules.leave(id);
+                    }
+                }
+                Step::Renew(at) => {
+                    if let Some(id) = self.holder(at) {
+                        assert!(self.rules.renew(id, Duration::from_secs(10), now));
+                    }
+                }
+                Step::Rotate(at) => {
+                    if let Some(old) = self.rules.holders.get(at).map(|h| h.party.id) {
+                        self.ids += 1;
+                        let ttl = Duration::from_secs(10);
+                        let grant = self.rules.rotate(old, self.ids, ttl, now, &mut next);
+                        assert!(grant.is_some());
+                        assert!(self.rules.release(old).is_none(), "the old copy is dead");
+                    }
+                }
+                Step::Claim(at) => {
+                    if let Some(held) = self.rules.holders.get_mut(at) {
+                        held.claimed = true;
+                        held.expires = now.after(held.party.ttl);
+                    }
+                }
+                Step::Break(at) => {
+                    let fence = at.and_then(|at| self.rules.holders.get(at)).map(|h| h.fence);
+                    self.rules.break_lock(fence);
+                }
+                Step::Pass(seconds) => self.now = now.after(Duration::from_secs(seconds.into())),
+            }
+        }
+
+        /// Ends what is over, hands on, and checks everything that must hold at any time.
+        fn settle(&mut self) {
+            let order: Vec<Id> = self.rules.queue.iter().map(|w| w.id).collect();
+            let fences = &mut self.fences;
+            let mut next = || {
+                *fences += 1;
+                Fence::new(*fences)
+            };
+            self.rules.expire(self.now);
+            let mut admitted = Vec::new();
+            self.rules.admit(self.now, &mut next, |held| admitted.push(held.party.id));
+            assert_eq!(admitted, order[..admitted.len()], "first come, first served");
+
+            let rules = &self.rules;
+            let writers = rules.holders.iter().filter(|h| h.party.mode == Mode::Exclusive).count();
+            assert!(writers == 0 || rules.holders.len() == 1, "exclusion: {rules:?}");
+            if let Some(first) = rules.queue.front() {
+                assert!(!rules.admits(first.mode), "nobody waits for a free key: {rules:?}");
+            }
+            for held in &rules.holders {
+                assert!(held.expires > self.now);
+                assert!(Some(held.fence) <= rules.last_fence);
+                if held.party.owner.is_some() {
+                    let same = rules.holders.iter().filter(|h| h.party.owner == held.party.owner);
+                    assert_eq!(same.count(), 1, "one lease per owner");
+                }
+                if !self.granted.contains(&held.fence) {
+                    let newest = self.granted.last().copied();
+                    assert!(Some(held.fence) > newest, "fences grow");
+                    self.granted.push(held.fence);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_sequence_of_events_keeps_the_rules(steps in prop::collection::vec(step(), 1..60)) {
+            let mut world = World {
+                rules: Rules::default(),
+                now: Moment::from_nanos(1),
+                fences: 0,
+                ids: 0,
+                granted: Vec::new(),
+            };
+            for step in &steps {
+                world.take(step);
+                world.settle();
+            }
+            // Left alone, every lease ends and everybody gets in.
+            let mut rounds = 0;
+            while !world.rules.is_empty() {
+                world.take(&Step::Pass(10));
+                world.settle();
+                rounds += 1;
+                prop_assert!(rounds <= 2 * steps.len() + 2, "somebody was forgotten");
+            }
+        }
+    }
+}

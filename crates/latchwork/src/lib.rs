@@ -23,3 +23,8 @@ pub use latchwork_lock::{Guard, Locks};
 pub async fn connect(url: &str) -> lock::Result<Locks> {
     Locks::connect(url).await
 }
+
+/// The README's examples, so that they compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

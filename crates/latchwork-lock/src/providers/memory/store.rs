@@ -7,21 +7,23 @@ use std::task::Waker;
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use hashbrown::HashTable;
+use hashbrown::{HashTable, hash_table};
 use smallvec::SmallVec;
 
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
-use crate::rules::{Id, Party, Reporter, Rules, Verdict};
-use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Moment, process_label};
+use crate::rules::{Held, Id, Party, Reporter, Rules, Verdict};
+use crate::{
+    AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Mode, Moment, process_label,
+};
 
 /// A power of two, above any sensible number of cores; the shard is the hash's upper bits, since
 /// the table inside uses the lower ones.
 const SHARDS: usize = 64;
 
 /// Room that a shard keeps for itself, so that its bytes end as they began (L16) without a
-/// reallocation for each first key.
-const KEPT_ENTRIES: usize = 8;
+/// reallocation for each first key. What a table of 16 buckets holds.
+const KEPT_ENTRIES: usize = 14;
 
 /// Tasks to wake once the shard is unlocked.
 pub(super) type Wakers = SmallVec<[Waker; 2]>;
@@ -46,7 +48,33 @@ pub(super) struct Shard {
 
 struct Entry {
     key: Key,
-    rules: Rules<Seat>,
+    state: State,
+}
+
+/// Nearly every key has one exclusive holder without a name, and nobody waits: that fits into two
+/// cache lines. Whatever else happens to a key is a matter for the full rules.
+enum State {
+    Lone(Lone),
+    Full(Box<Rules<Seat>>),
+}
+
+struct Lone {
+    /// In halves: whole, its alignment would cost eight bytes.
+    id: [u64; 2],
+    fence: Fence,
+    since: Moment,
+    expires: Moment,
+    ttl: Duration,
+}
+
+impl Lone {
+    fn is(&self, id: Id) -> bool {
+        self.id == halves(id)
+    }
+}
+
+fn halves(id: Id) -> [u64; 2] {
+    [(id >> 64) as u64, id as u64]
 }
 
 /// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
@@ -88,6 +116,31 @@ impl Store {
         self.shards[(hash >> 58) as usize].lock()
     }
 
+    /// Asks for an exclusive lease without a name, where the key is free.
+    pub(super) fn ask_lone(&self, request: &AcquireRequest) -> Option<Grant> {
+        let (key, now) = (&request.key, request.sent_at);
+        let hash = key.process_hash();
+        let mut shard = self.shard(hash);
+        if !shard.handed_over.is_empty() {
+            shard.forget_handed_over(now);
+        }
+        let Shard { entries, last_fence, .. } = &mut *shard;
+        let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
+        let hash_table::Entry::Vacant(vacant) = entry else { return None };
+        let fence = next_fence(last_fence, self.epoch_micros, now);
+        vacant.insert(Entry {
+            key: key.clone(),
+            state: State::Lone(Lone {
+                id: halves(request.token.expose()),
+                fence,
+                since: now,
+                expires: now.after(request.ttl),
+                ttl: request.ttl,
+            }),
+        });
+        Some(Grant { fence, previous_fence: None, waited: false, trusted_from: None })
+    }
+
     /// Asks for a lease; `wait` puts the request into the queue when the key is taken.
     pub(super) fn ask(
         self: &Arc<Self>,
@@ -104,15 +157,16 @@ impl Store {
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
         let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
         let mut occupied = match entry {
-            hashbrown::hash_table::Entry::Vacant(vacant) => {
-                let mut rules = Rules::default();
+            hash_table::Entry::Vacant(vacant) => {
+                let mut rules = Box::new(Rules::default());
                 let verdict = rules.ask(party, wait, now, &mut fence);
-                vacant.insert(Entry { key: key.clone(), rules });
+                vacant.insert(Entry { key: key.clone(), state: State::Full(rules) });
                 return verdict;
             }
-            hashbrown::hash_table::Entry::Occupied(occupied) => occupied,
+            hash_table::Entry::Occupied(occupied) => occupied,
         };
-        let rules = &mut occupied.get_mut().rules;
+        let deadline = party.extra.deadline;
+        let rules = occupied.get_mut().rules();
         if rules.expire(now) {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
@@ -121,7 +175,10 @@ impl Store {
         if !rules.queue.is_empty() {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
-        let look = rules.look_again();
+        let mut look = rules.look_again();
+        if verdict == Verdict::Queued {
+            look = look.min(deadline);
+        }
         *due = (*due).min(look);
         if rules.is_empty() {
             let (gone, _) = occupied.remove();
@@ -143,7 +200,8 @@ impl Store {
         let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
             return Look::Gone;
         };
-        if let Some(held) = entry.rules.holder_mut(id) {
+        let rules = entry.rules();
+        if let Some(held) = rules.holder_mut(id) {
             if held.expires <= now {
                 return Look::Gone;
             }
@@ -151,7 +209,7 @@ impl Store {
             held.expires = now.after(held.party.ttl);
             return Look::Granted(held.grant(true, Some(now)));
         }
-        match entry.rules.queue.iter_mut().find(|w| w.id == id) {
+        match rules.queue.iter_mut().find(|w| w.id == id) {
             Some(waiting) => {
                 let seat = &mut waiting.extra.waker;
                 if !seat.as_ref().is_some_and(|w| w.will_wake(waker)) {
@@ -177,7 +235,15 @@ impl Store {
 
     /// The same where nobody wants to know, and so without a look at the clock.
     pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
-        self.change(key, |rules, _| {
+        let hash = key.process_hash();
+        let mut shard = self.shard(hash);
+        let Ok(entry) = shard.entries.find_entry(hash, |e| e.key == *key) else { return };
+        if matches!(&entry.get().state, State::Lone(lone) if lone.is(id)) {
+            entry.remove();
+            shard.shrink();
+            return;
+        }
+        self.change_in(shard, key, |rules, _| {
             if rules.release(id).is_none() {
                 rules.leave(id);
             }
@@ -199,11 +265,12 @@ impl Store {
         let mut shard = self.shard(hash);
         let Shard { entries, last_fence, .. } = &mut *shard;
         let entry = entries.find_mut(hash, |e| e.key == *key)?;
-        if entry.rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
+        let rules = entry.rules();
+        if rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
             return None;
         }
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
-        entry.rules.rotate(old, fresh, ttl, now, &mut fence)
+        rules.rotate(old, fresh, ttl, now, &mut fence)
     }
 
     /// Remembers to clean up after a lease that no guard watches any more.
@@ -214,7 +281,7 @@ impl Store {
         let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
             return false;
         };
-        let expires = match entry.rules.holder_mut(id) {
+        let expires = match entry.rules().holder_mut(id) {
             Some(held) if held.expires > now => held.expires,
             _ => return false,
         };
@@ -235,8 +302,8 @@ impl Store {
     pub(super) fn inspect(&self, key: &Key) -> Inspection {
         let report = Reporter::new(&*self.clock);
         let hash = key.process_hash();
-        let shard = self.shard(hash);
-        match shard.entries.find(hash, |e| e.key == *key) {
+        let mut shard = self.shard(hash);
+        match shard.entries.find_mut(hash, |e| e.key == *key) {
             Some(entry) => entry.inspect(&report),
             None => Inspection { key: key.as_str().to_owned(), ..Inspection::default() },
         }
@@ -247,11 +314,11 @@ impl Store {
         let report = Reporter::new(&*self.clock);
         let mut found = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock();
+            let mut shard = shard.lock();
             found.extend(
                 shard
                     .entries
-                    .iter()
+                    .iter_mut()
                     .filter(|e| e.key.as_str().starts_with(prefix))
                     .map(|e| e.inspect(&report))
                     .filter(|i| i.is_held() || !i.waiters.is_empty()),
@@ -293,14 +360,22 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
+        self.change_in(self.shard(key.process_hash()), key, change)
+    }
+
+    fn change_in<T>(
+        self: &Arc<Self>,
+        mut shard: MutexGuard<'_, Shard>,
+        key: &Key,
+        change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
+    ) -> Option<T> {
         let hash = key.process_hash();
         let mut wakers = Wakers::new();
-        let mut shard = self.shard(hash);
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut entry = entries.find_entry(hash, |e| e.key == *key).ok()?;
         let mut read = None;
         let mut now = || *read.get_or_insert_with(|| self.clock.now());
-        let rules = &mut entry.get_mut().rules;
+        let rules = entry.get_mut().rules();
         let out = change(rules, &mut now);
         if !rules.queue.is_empty() {
             let now = now();
@@ -329,7 +404,7 @@ impl Shard {
         let Shard { entries, last_fence, due, .. } = self;
         *due = Moment::NEVER;
         entries.retain(|entry| {
-            let rules = &mut entry.rules;
+            let State::Full(rules) = &mut entry.state else { return true };
             if rules.queue.is_empty() {
                 return true;
             }
@@ -343,7 +418,8 @@ impl Shard {
             });
             let mut fence = || next_fence(last_fence, epoch_micros, now);
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), wakers));
-            *due = (*due).min(rules.look_again());
+            let deadlines = rules.queue.iter().map(|w| w.extra.deadline);
+            *due = deadlines.fold(*due, Moment::min).min(rules.look_again());
             !rules.is_empty()
         });
         self.shrink();
@@ -357,7 +433,7 @@ impl Shard {
             let Ok(mut entry) = entries.find_entry(key.process_hash(), |e| e.key == key) else {
                 continue;
             };
-            let rules = &mut entry.get_mut().rules;
+            let rules = entry.get_mut().rules();
             if !rules.queue.is_empty() {
                 continue; // its waiters will see to it
             }
@@ -379,26 +455,53 @@ impl Shard {
     /// Gives memory back after a flood of keys.
     fn shrink(&mut self) {
         let (len, capacity) = (self.entries.len(), self.entries.capacity());
-        if capacity > 4 * KEPT_ENTRIES && len < capacity / 4 {
+        if capacity > KEPT_ENTRIES && len < capacity / 4 {
             self.entries.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
         }
     }
 }
 
 impl Rules<Seat> {
-    /// When the timer must look at this key: never, unless somebody waits.
+    /// When a lease that somebody waits behind runs out; the timer knows the deadlines of the
+    /// waiters from when they came.
     fn look_again(&self) -> Moment {
-        let deadlines = self.queue.iter().map(|w| w.extra.deadline);
-        match deadlines.min() {
-            Some(first) => first.min(self.next_expiry()),
-            None => Moment::NEVER,
-        }
+        if self.queue.is_empty() { Moment::NEVER } else { self.next_expiry() }
     }
 }
 
 impl Entry {
-    fn inspect(&self, report: &Reporter) -> Inspection {
-        report.inspection(self.key.as_str(), &self.rules, |_| process_label().to_owned())
+    fn rules(&mut self) -> &mut Rules<Seat> {
+        if let State::Lone(lone) = &self.state {
+            let party = Party {
+                id: Id::from(lone.id[0]) << 64 | Id::from(lone.id[1]),
+                mode: Mode::Exclusive,
+                owner: None,
+                note: None,
+                ttl: lone.ttl,
+                since: lone.since,
+                extra: Seat { waker: None, deadline: lone.since },
+            };
+            let held = Held {
+                party,
+                fence: lone.fence,
+                previous: None,
+                expires: lone.expires,
+                claimed: true,
+            };
+            let mut rules = Box::new(Rules::default());
+            rules.last_fence = Some(held.fence);
+            rules.holders.push(held);
+            self.state = State::Full(rules);
+        }
+        match &mut self.state {
+            State::Full(rules) => rules,
+            State::Lone(_) => unreachable!("replaced above"),
+        }
+    }
+
+    fn inspect(&mut self, report: &Reporter) -> Inspection {
+        let key = self.key.clone();
+        report.inspection(key.as_str(), self.rules(), |_| process_label().to_owned())
     }
 }
 

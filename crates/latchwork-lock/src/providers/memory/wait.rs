@@ -31,7 +31,8 @@ impl<'a> Waiting<'a> {
     }
 
     fn ask(&mut self, cx: &Context<'_>) -> Poll<Acquired> {
-        let now = self.store.clock.now();
+        // The first question is as new as the request; a later one is not.
+        let now = if self.waited { self.store.clock.now() } else { self.request.sent_at };
         let party = party(self.request, now, Some(cx), self.deadline);
         match self.store.ask(&self.request.key, party, now < self.deadline, now) {
             Verdict::Granted(mut grant) => {
