@@ -1,6 +1,6 @@
 //! Locks by key in one process: ours, and those of others.
 //!
-//! All have keys of type `String` or less. Who needs to own the key is given a copy: that is part of
+//! All have keys of type `String`. Who needs to own the key is given a copy: that is part of
 //! the price of its interface.
 
 use std::future::Future;
