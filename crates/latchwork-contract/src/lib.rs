@@ -1,1 +1,34 @@
-//! contract
+//! The promises of Latchwork as test suites that run over any provider.
+//!
+//! A provider's own test file is a factory and one call; every case becomes a named test:
+//!
+//! ```no_run
+//! use latchwork_contract::lock::{Bench, main, suite};
+//! use latchwork_lock::InMemoryLockProvider;
+//!
+//! main(vec![suite("memory", async || {
+//!     let provider = InMemoryLockProvider::new();
+//!     Bench::new(move || {
+//!         let client = provider.clone();
+//!         async move { Ok(client) }
+//!     })
+//! })]);
+//! ```
+//!
+//! Such a file is a `[[test]]` with `harness = false`. Which cases run is not found out by
+//! trying: it follows from the capabilities that are [expected](lock::expected) of each known
+//! provider, and stands case by case in `matrix.txt`. A provider of your own is held to what it
+//! declares.
+//!
+//! Longer runs, with several processes and with kills, write a [`history`] each and have it
+//! checked afterwards.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test suite says what went wrong by panicking"
+)]
+
+#[cfg(feature = "lock")]
+pub mod history;
+#[cfg(feature = "lock")]
+pub mod lock;

@@ -1,26 +1,81 @@
 //! One question to the provider, with patience (L17).
 
+use std::future::poll_fn;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::retry::Backoff;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Locks, Moment, Proof, Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
+    Wait,
 };
 
 impl Held {
-    /// The grant, where the provider can tell at once that it is ours.
+    /// The first look at a provider that answers in place; none from one that must be asked
+    /// properly.
     #[inline]
-    pub(crate) fn ask_now(&self) -> Result<Option<Grant>> {
-        match self.locks.provider().acquire_now(&self.request) {
-            Some(Ok(Acquired::Granted(grant))) => Ok(Some(grant)),
-            Some(Err(error)) => Err(error),
-            Some(Ok(Acquired::Taken(_))) | None => Ok(None),
+    pub(crate) fn ask_now(&self, waker: &Waker) -> Option<Poll<Result<Acquired>>> {
+        self.locks.provider().poll_acquire(&self.request, false, waker)
+    }
+
+    /// Asks for the lease and waits for it. The inner result is the answer, its error always that
+    /// somebody else has the key.
+    #[inline]
+    pub(crate) async fn ask(self: Box<Self>) -> Result<Result<Box<Self>>> {
+        let first = poll_fn(|cx| Poll::Ready(self.ask_now(cx.waker()))).await;
+        if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = first {
+            return Ok(Ok(self.granted(grant)));
+        }
+        self.go_on(first, true).await
+    }
+
+    /// Goes on after the first look; `awaited` when that look left the waker of this very task.
+    pub(crate) async fn go_on(
+        self: Box<Self>,
+        first: Option<Poll<Result<Acquired>>>,
+        mut awaited: bool,
+    ) -> Result<Result<Box<Self>>> {
+        let answer = match first {
+            None => return Box::pin(self.ask_patiently()).await,
+            Some(Poll::Ready(answer)) => answer?,
+            Some(Poll::Pending) => {
+                let abandoned = Abandoned::new(&self.locks, &self.request);
+                let provider = self.locks.provider();
+                let again = |cx: &mut Context<'_>| {
+                    if std::mem::take(&mut awaited) {
+                        return Poll::Pending;
+                    }
+                    let answer = provider.poll_acquire(&self.request, true, cx.waker());
+                    answer.unwrap_or_else(|| {
+                        Poll::Ready(Err(Error::backend(
+                            provider.name(),
+                            "waiting",
+                            "it put a request into its queue and then forgot how to answer it",
+                            None,
+                        )))
+                    })
+                };
+                let answer = poll_fn(again).await;
+                abandoned.disarm();
+                answer?
+            }
+        };
+        match answer {
+            Acquired::Granted(grant) => Ok(Ok(self.granted(grant))),
+            Acquired::Taken(holder) => Ok(Err(self.taken(self.request.wait, holder))),
         }
     }
 
-    /// Asks, waits and, while the backend is away, asks again with the same token. The inner
-    /// result is the answer, its error always that somebody else has the key.
-    pub(crate) async fn ask(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+    fn taken(&self, patience: Wait, holder: Option<Box<Holder>>) -> Error {
+        let waited = match patience {
+            Wait::No => Duration::ZERO,
+            _ => self.locks.clock().now().since(self.since()),
+        };
+        ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
+    }
+
+    /// Asks and, while the backend is away, asks again with the same token.
+    async fn ask_patiently(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
         let started = self.request.sent_at;
         let patience = self.request.wait;
         let deadline = match patience {
@@ -46,12 +101,7 @@ impl Held {
                 }
                 Ok(Acquired::Taken(holder)) => {
                     abandoned.disarm();
-                    let waited = match patience {
-                        Wait::No => Duration::ZERO,
-                        _ => clock.now().since(started),
-                    };
-                    let key = self.key().to_owned();
-                    return Ok(Err(ErrorKind::LockAcquisition { key, waited, holder }.into()));
+                    return Ok(Err(self.taken(patience, holder)));
                 }
                 Err(error) => Some(error),
             };

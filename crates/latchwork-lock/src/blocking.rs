@@ -18,12 +18,13 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::LazyLock;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
 use crate::{
-    Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig, LockProvider,
-    LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
+    Acquired, Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
+    LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
 };
 
 /// The request is asked on a thread.
@@ -168,9 +169,10 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     pub fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
         let held = self.question()?;
-        let held = match held.ask_now()? {
-            Some(grant) => held.granted(grant),
-            None => block_on(held.ask())??,
+        // Most often the answer is there at once, and no runtime is needed to wait for it.
+        let held = match held.ask_now(Waker::noop()) {
+            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => held.granted(grant),
+            first => block_on(held.go_on(first, false))??,
         };
         match self.renewal {
             None => Ok(crate::Guard::new(held)),

@@ -20,6 +20,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -166,12 +167,19 @@ pub trait LockProvider: Send + Sync + 'static {
         SystemClock::shared()
     }
 
-    /// The same as [`acquire`](Self::acquire), where that needs no waiting at all.
+    /// The same as [`acquire`](Self::acquire), for providers whose truth is in this process: it
+    /// spares the boxed future. None, the default, means "ask properly".
     ///
-    /// For providers whose truth is in this process: it spares the boxed future. None means
-    /// "ask properly".
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        let _ = request;
+    /// `again` is false at the first call for a request. Pending means that the request stands in
+    /// the queue and `waker` will be woken; who gives up then calls
+    /// [`release_later`](Self::release_later).
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        let _ = (request, again, waker);
         None
     }
 
@@ -185,7 +193,12 @@ pub trait LockProvider: Send + Sync + 'static {
 /// [`LockProvider`] in the form that can stand behind a pointer; made by the blanket impl below.
 pub(crate) trait DynLockProvider: Send + Sync {
     fn name(&self) -> &'static str;
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>>;
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>>;
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>>;
     fn release_later(&self, proof: Proof<'_>);
     fn acquire<'a>(&'a self, request: &'a AcquireRequest) -> BoxFuture<'a, Result<Acquired>>;
@@ -212,8 +225,13 @@ impl<P: LockProvider> DynLockProvider for P {
     fn name(&self) -> &'static str {
         LockProvider::name(self)
     }
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        LockProvider::acquire_now(self, request)
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        LockProvider::poll_acquire(self, request, again, waker)
     }
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
         LockProvider::release_now(self, proof)

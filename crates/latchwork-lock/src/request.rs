@@ -258,11 +258,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// answer in that time, and errors about the arguments.
     pub async fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let held = self.question()?;
-        let held = match held.ask_now()? {
-            Some(grant) => held.granted(grant),
-            None => held.ask().await??,
-        };
+        let held = self.question()?.ask().await??;
         Guard::renewing(held, self.renewal)
     }
 
@@ -303,11 +299,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
         Fut: Future<Output = T>,
     {
         self.needs_guard()?;
-        let held = self.question()?;
-        let held = match held.ask_now()? {
-            Some(grant) => held.granted(grant),
-            None => held.ask().await??,
-        };
+        let held = self.question()?.ask().await??;
         let (guard, held) = Guard::shared(held, self.renewal)?;
         let work = std::pin::pin!(work(held.clone()));
         let out = match self.on_loss {

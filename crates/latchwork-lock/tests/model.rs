@@ -4,7 +4,7 @@
 //! A lost wake-up shows as a deadlock, which shuttle reports with the schedule that led to it.
 #![cfg(shuttle)]
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
@@ -65,10 +65,12 @@ impl World {
     /// Takes the key as the front door would.
     fn take(&self, mode: Mode) -> AcquireRequest {
         let request = self.request(mode, Wait::Forever);
-        let answer = match self.provider.acquire_now(&request) {
-            Some(answer) => answer,
-            None => block_on(self.provider.acquire(&request)),
-        };
+        let mut again = false;
+        let answer = block_on(poll_fn(|cx| {
+            let answer = self.provider.poll_acquire(&request, again, cx.waker());
+            again = true;
+            answer.expect("it answers in place")
+        }));
         assert!(matches!(answer, Ok(Acquired::Granted(_))), "{answer:?}");
         request
     }

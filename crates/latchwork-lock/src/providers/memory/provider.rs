@@ -1,13 +1,14 @@
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use super::store::Store;
-use super::wait::{Waiting, party};
-use crate::rules::{CLAIM_WINDOW, Verdict};
+use super::wait::Waiting;
+use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Mode, Moment, Page, PageRequest, Proof, Result, SystemClock, Token, Wait,
+    Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
 };
 
 /// Locks between the tasks and threads of one process; clones share them.
@@ -58,10 +59,6 @@ impl InMemoryLockProvider {
     pub fn tick(&self) {
         self.store.tick(self.store.clock.now());
     }
-
-    fn ask_now(&self, request: &AcquireRequest, now: Moment) -> Verdict {
-        self.store.ask(&request.key, party(request, now, None, now), false, now)
-    }
 }
 
 impl LockProvider for InMemoryLockProvider {
@@ -96,24 +93,17 @@ impl LockProvider for InMemoryLockProvider {
         self.store.clock.clone()
     }
 
-    fn acquire_now(&self, request: &AcquireRequest) -> Option<Result<Acquired>> {
-        if request.mode == Mode::Exclusive && request.owner.is_none() && request.note.is_none() {
-            return self.store.ask_lone(request).map(|grant| Ok(Acquired::Granted(grant)));
-        }
-        match self.ask_now(request, request.sent_at) {
-            Verdict::Granted(grant) => Some(Ok(Acquired::Granted(grant))),
-            // Whom it was refused to can wait or be told who has it; both take longer.
-            Verdict::Refused | Verdict::Queued => None,
-        }
+    fn poll_acquire(
+        &self,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        Some(self.store.poll(request, again, waker).map(Ok))
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        let deadline = match request.wait {
-            Wait::No => Moment::default(),
-            Wait::For(span) => request.sent_at.after(span),
-            Wait::Forever => Moment::NEVER,
-        };
-        Ok(Waiting::new(&self.store, request, deadline).await)
+        Ok(Waiting::new(&self.store, request).await)
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {

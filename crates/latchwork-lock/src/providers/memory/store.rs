@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
@@ -14,7 +14,8 @@ use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
 use crate::rules::{Held, Id, Party, Reporter, Rules, Verdict};
 use crate::{
-    AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Mode, Moment, process_label,
+    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Mode, Moment, Wait,
+    process_label,
 };
 
 /// A power of two, above any sensible number of cores; the shard is the hash's upper bits, since
@@ -26,7 +27,7 @@ const SHARDS: usize = 64;
 const KEPT_ENTRIES: usize = 14;
 
 /// Tasks to wake once the shard is unlocked.
-pub(super) type Wakers = SmallVec<[Waker; 2]>;
+type Wakers = SmallVec<[Waker; 2]>;
 
 pub(super) struct Store {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
@@ -37,7 +38,7 @@ pub(super) struct Store {
     epoch_micros: u64,
 }
 
-pub(super) struct Shard {
+struct Shard {
     entries: HashTable<Entry>,
     last_fence: u64,
     /// No waiter's deadline and no waited-for lease ends before this.
@@ -67,6 +68,39 @@ struct Lone {
     ttl: Duration,
 }
 
+impl State {
+    /// The first grant of a key that nobody had.
+    fn new(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
+        let expires = now.after(request.ttl);
+        if request.mode == Mode::Exclusive && request.owner.is_none() && request.note.is_none() {
+            let id = halves(request.token.expose());
+            return State::Lone(Lone { id, fence, since: now, expires, ttl: request.ttl });
+        }
+        let party = party(request, now, Seat { waker: None, deadline: now });
+        let held = Held { party, fence, previous: None, expires, claimed: true };
+        State::full(held)
+    }
+
+    fn full(held: Held<Seat>) -> Self {
+        let mut rules = Box::new(Rules::default());
+        rules.last_fence = Some(held.fence);
+        rules.holders.push(held);
+        State::Full(rules)
+    }
+}
+
+fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Party<Seat> {
+    Party {
+        id: request.token.expose(),
+        mode: request.mode,
+        owner: request.owner.clone(),
+        note: request.note.clone(),
+        ttl: request.ttl,
+        since: now,
+        extra,
+    }
+}
+
 impl Lone {
     fn is(&self, id: Id) -> bool {
         self.id == halves(id)
@@ -78,13 +112,13 @@ fn halves(id: Id) -> [u64; 2] {
 }
 
 /// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
-pub(super) struct Seat {
-    pub(super) waker: Option<Waker>,
-    pub(super) deadline: Moment,
+struct Seat {
+    waker: Option<Waker>,
+    deadline: Moment,
 }
 
 /// What a waiter finds when it looks.
-pub(super) enum Look {
+enum Look {
     Granted(Grant),
     Waiting,
     /// Neither holding nor waiting: its time is over, or it missed its claim window.
@@ -116,98 +150,110 @@ impl Store {
         self.shards[(hash >> 58) as usize].lock()
     }
 
-    /// Asks for an exclusive lease without a name, where the key is free.
-    pub(super) fn ask_lone(&self, request: &AcquireRequest) -> Option<Grant> {
-        let (key, now) = (&request.key, request.sent_at);
+    /// Asks for a lease, the first time or `again` by one that waits.
+    pub(super) fn poll(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        again: bool,
+        waker: &Waker,
+    ) -> Poll<Acquired> {
+        if !again {
+            return self.ask(request, waker, request.sent_at);
+        }
+        match self.look(&request.key, request.token.expose(), waker) {
+            Look::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
+            Look::Waiting => Poll::Pending,
+            // Its time is over, or it did not claim in time and the key went on to the next.
+            Look::Gone => self.ask(request, waker, self.clock.now()).map(|answer| match answer {
+                Acquired::Granted(grant) => {
+                    let trusted_from = grant.trusted_from.or(Some(self.clock.now()));
+                    Acquired::Granted(Grant { waited: true, trusted_from, ..grant })
+                }
+                taken => taken,
+            }),
+        }
+    }
+
+    fn ask(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        waker: &Waker,
+        now: Moment,
+    ) -> Poll<Acquired> {
+        let key = &request.key;
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
         if !shard.handed_over.is_empty() {
             shard.forget_handed_over(now);
         }
-        let Shard { entries, last_fence, .. } = &mut *shard;
-        let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-        let hash_table::Entry::Vacant(vacant) = entry else { return None };
-        let fence = next_fence(last_fence, self.epoch_micros, now);
-        vacant.insert(Entry {
-            key: key.clone(),
-            state: State::Lone(Lone {
-                id: halves(request.token.expose()),
-                fence,
-                since: now,
-                expires: now.after(request.ttl),
-                ttl: request.ttl,
-            }),
-        });
-        Some(Grant { fence, previous_fence: None, waited: false, trusted_from: None })
-    }
-
-    /// Asks for a lease; `wait` puts the request into the queue when the key is taken.
-    pub(super) fn ask(
-        self: &Arc<Self>,
-        key: &Key,
-        party: Party<Seat>,
-        wait: bool,
-        now: Moment,
-    ) -> Verdict {
-        let hash = key.process_hash();
-        let mut wakers = Wakers::new();
-        let mut shard = self.shard(hash);
-        shard.forget_handed_over(now);
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
         let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-        let mut occupied = match entry {
+        let mut entry = match entry {
             hash_table::Entry::Vacant(vacant) => {
-                let mut rules = Box::new(Rules::default());
-                let verdict = rules.ask(party, wait, now, &mut fence);
-                vacant.insert(Entry { key: key.clone(), state: State::Full(rules) });
-                return verdict;
+                let fence = fence();
+                let state = State::new(request, now, fence);
+                vacant.insert(Entry { key: key.clone(), state });
+                return Poll::Ready(Acquired::Granted(Grant {
+                    fence,
+                    previous_fence: None,
+                    waited: false,
+                    trusted_from: None,
+                }));
             }
             hash_table::Entry::Occupied(occupied) => occupied,
         };
-        let deadline = party.extra.deadline;
-        let rules = occupied.get_mut().rules();
+        let mut wakers = Wakers::new();
+        let rules = entry.get_mut().rules();
         if rules.expire(now) {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
-        let verdict = rules.ask(party, wait, now, &mut fence);
+        let deadline = match request.wait {
+            Wait::No => Moment::default(),
+            Wait::For(span) => request.sent_at.after(span),
+            Wait::Forever => Moment::NEVER,
+        };
+        let wait = now < deadline;
+        let seat = Seat { waker: wait.then(|| waker.clone()), deadline };
+        let verdict = rules.ask(party(request, now, seat), wait, now, &mut fence);
         // A take-over may have made a writer a reader, and room for others.
         if !rules.queue.is_empty() {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
         let mut look = rules.look_again();
-        if verdict == Verdict::Queued {
-            look = look.min(deadline);
-        }
+        let answer = match verdict {
+            Verdict::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
+            Verdict::Queued => {
+                look = look.min(deadline);
+                Poll::Pending
+            }
+            Verdict::Refused => {
+                let report = Reporter::new(&*self.clock);
+                let holder = rules.holders.first();
+                let holder = holder.map(|h| Box::new(report.holder(h, process_label())));
+                Poll::Ready(Acquired::Taken(holder))
+            }
+        };
         *due = (*due).min(look);
-        if rules.is_empty() {
-            let (gone, _) = occupied.remove();
-            drop(shard);
-            drop(gone);
-        } else {
-            drop(shard);
-        }
+        drop(shard);
         wake_all(wakers);
         self.timer.ring_at(self, look);
-        verdict
+        answer
     }
 
     /// A waiter looks whether it was granted the key, and claims it if so.
-    pub(super) fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
+    fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
         let hash = key.process_hash();
-        let now = self.clock.now();
         let mut shard = self.shard(hash);
         let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
             return Look::Gone;
         };
         let rules = entry.rules();
         if let Some(held) = rules.holder_mut(id) {
-            if held.expires <= now {
-                return Look::Gone;
-            }
+            // Nobody has taken it away, so it is ours, and its time counts from the hand-off.
             held.claimed = true;
-            held.expires = now.after(held.party.ttl);
-            return Look::Granted(held.grant(true, Some(now)));
+            held.expires = held.party.since.after(held.party.ttl);
+            return Look::Granted(held.grant(true, Some(held.party.since)));
         }
         match rules.queue.iter_mut().find(|w| w.id == id) {
             Some(waiting) => {
@@ -488,10 +534,7 @@ impl Entry {
                 expires: lone.expires,
                 claimed: true,
             };
-            let mut rules = Box::new(Rules::default());
-            rules.last_fence = Some(held.fence);
-            rules.holders.push(held);
-            self.state = State::Full(rules);
+            self.state = State::full(held);
         }
         match &mut self.state {
             State::Full(rules) => rules,

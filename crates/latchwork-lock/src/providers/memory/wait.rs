@@ -8,50 +8,19 @@ use std::task::{Context, Poll};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::store::{Look, Seat, Store};
-use crate::rules::{Party, Verdict};
+use super::store::Store;
 use crate::{AcquireRequest, Acquired, Moment};
 
 /// A request that waits for its turn. Dropped, it leaves the queue or hands on what it was given.
 pub(super) struct Waiting<'a> {
     store: &'a Arc<Store>,
     request: &'a AcquireRequest,
-    deadline: Moment,
     queued: bool,
-    waited: bool,
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn new(
-        store: &'a Arc<Store>,
-        request: &'a AcquireRequest,
-        deadline: Moment,
-    ) -> Self {
-        Waiting { store, request, deadline, queued: false, waited: false }
-    }
-
-    fn ask(&mut self, cx: &Context<'_>) -> Poll<Acquired> {
-        // The first question is as new as the request; a later one is not.
-        let now = if self.waited { self.store.clock.now() } else { self.request.sent_at };
-        let party = party(self.request, now, Some(cx), self.deadline);
-        match self.store.ask(&self.request.key, party, now < self.deadline, now) {
-            Verdict::Granted(mut grant) => {
-                grant.waited |= self.waited;
-                grant.trusted_from = Some(now);
-                Poll::Ready(Acquired::Granted(grant))
-            }
-            Verdict::Refused => Poll::Ready(self.taken()),
-            Verdict::Queued => {
-                self.queued = true;
-                self.waited = true;
-                Poll::Pending
-            }
-        }
-    }
-
-    fn taken(&self) -> Acquired {
-        let holder = self.store.inspect(&self.request.key).holders.into_iter().next();
-        Acquired::Taken(holder.map(Box::new))
+    pub(super) fn new(store: &'a Arc<Store>, request: &'a AcquireRequest) -> Self {
+        Waiting { store, request, queued: false }
     }
 }
 
@@ -59,26 +28,9 @@ impl Future for Waiting<'_> {
     type Output = Acquired;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Acquired> {
-        if !self.queued {
-            return self.ask(cx);
-        }
-        let id = self.request.token.expose();
-        match self.store.look(&self.request.key, id, cx.waker()) {
-            Look::Granted(grant) => {
-                self.queued = false;
-                Poll::Ready(Acquired::Granted(grant))
-            }
-            Look::Waiting => Poll::Pending,
-            Look::Gone if self.store.clock.now() >= self.deadline => {
-                self.queued = false;
-                Poll::Ready(self.taken())
-            }
-            // It did not claim in time, and the key went on to the next: queue again.
-            Look::Gone => {
-                self.queued = false;
-                self.ask(cx)
-            }
-        }
+        let answer = self.store.poll(self.request, self.queued, cx.waker());
+        self.queued = answer.is_pending();
+        answer
     }
 }
 
@@ -87,24 +39,6 @@ impl Drop for Waiting<'_> {
         if self.queued {
             self.store.drop_lease(&self.request.key, self.request.token.expose());
         }
-    }
-}
-
-/// What the store keeps of a request.
-pub(super) fn party(
-    request: &AcquireRequest,
-    now: Moment,
-    cx: Option<&Context<'_>>,
-    deadline: Moment,
-) -> Party<Seat> {
-    Party {
-        id: request.token.expose(),
-        mode: request.mode,
-        owner: request.owner.clone(),
-        note: request.note.clone(),
-        ttl: request.ttl,
-        since: now,
-        extra: Seat { waker: cx.map(|cx| cx.waker().clone()), deadline },
     }
 }
 

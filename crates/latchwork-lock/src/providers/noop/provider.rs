@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::{
@@ -26,8 +27,13 @@ impl NoOpLockProvider {
         Err(Error::not_supported(self.name(), operation))
     }
 
-    fn next_fence(&self) -> Fence {
-        Fence::new(self.fences.fetch_add(1, Ordering::Relaxed) + 1)
+    fn grant(&self) -> Acquired {
+        Acquired::Granted(Grant {
+            fence: Fence::new(self.fences.fetch_add(1, Ordering::Relaxed) + 1),
+            previous_fence: None,
+            waited: false,
+            trusted_from: None,
+        })
     }
 }
 
@@ -44,20 +50,17 @@ impl LockProvider for NoOpLockProvider {
         DECLARED
     }
 
-    fn acquire_now(&self, _: &AcquireRequest) -> Option<Result<Acquired>> {
-        Some(Ok(Acquired::Granted(Grant {
-            fence: self.next_fence(),
-            previous_fence: None,
-            waited: false,
-            trusted_from: None,
-        })))
+    fn poll_acquire(
+        &self,
+        _: &AcquireRequest,
+        _: bool,
+        _: &Waker,
+    ) -> Option<Poll<Result<Acquired>>> {
+        Some(Poll::Ready(Ok(self.grant())))
     }
 
-    async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        match self.acquire_now(request) {
-            Some(answer) => answer,
-            None => Ok(Acquired::Taken(None)),
-        }
+    async fn acquire(&self, _: &AcquireRequest) -> Result<Acquired> {
+        Ok(self.grant())
     }
 
     async fn renew(&self, _: Proof<'_>, _: Duration) -> Result<bool> {

@@ -1,0 +1,80 @@
+//! One thing that happened.
+
+use std::fmt;
+
+use latchwork_lock::{Fence, Mode, Moment};
+use serde::{Deserialize, Serialize};
+
+/// One thing that happened, as its witness wrote it down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, on the boot clock.
+    pub at: Moment,
+    /// Which process wrote it.
+    pub process: u32,
+    /// Its place among the events of that process.
+    pub number: u64,
+    /// The key.
+    pub key: String,
+    /// Which request, unique over all processes.
+    pub request: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub enum What {
+    /// It is about to be sent.
+    Asked {
+        /// Alone or shared.
+        mode: Mode,
+        /// Until when it surely waits: its deadline, or the moment at which the caller means to
+        /// drop it, whichever is sooner.
+        until: Moment,
+    },
+    /// It was seen in the queue.
+    Queued {
+        /// Its place; 1 is next.
+        position: usize,
+    },
+    /// The answer came: it is held.
+    Granted {
+        /// The fence.
+        fence: Fence,
+        /// Until when the holder trusts it.
+        until: Moment,
+    },
+    /// The holder trusts it for longer.
+    Renewed {
+        /// Until when.
+        until: Moment,
+    },
+    /// The release is about to be sent.
+    Releasing,
+    /// Somebody is about to break it.
+    Breaking,
+    /// The holder was told that it was lost.
+    Lost,
+    /// The holder saw that its time was over.
+    Expired,
+    /// The wait ended without a grant, or was given up.
+    GaveUp,
+    /// What the lock guards was written to, as the store that checks fences tells it.
+    Written {
+        /// The fence that came with the write.
+        fence: Fence,
+        /// The place of this write among all writes to the key.
+        place: u64,
+    },
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Event { at, process, number, key, request, what } = self;
+        let at = at.as_nanos();
+        write!(f, "{at} process {process} #{number} {key:?} request {request:x}: {what:?}")
+    }
+}

@@ -1,0 +1,69 @@
+//! What a provider's test file gives: a backend of its own for one case.
+
+use std::any::Any;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use latchwork_lock::{LockProvider, ManualClock, Result};
+
+use super::Client;
+
+/// A backend for one case, and how to connect to it.
+pub struct Bench {
+    connect: Box<dyn Fn() -> BoxFuture<'static, Result<Client>> + Send + Sync>,
+    unit: Duration,
+    clock: Option<ManualClock>,
+    kept: Vec<Box<dyn Any + Send + Sync>>,
+}
+
+impl Bench {
+    /// A backend to which `connect` makes a new, independent connection each time.
+    pub fn new<P, C>(connect: impl Fn() -> C + Send + Sync + 'static) -> Self
+    where
+        P: LockProvider,
+        C: Future<Output = Result<P>> + Send + 'static,
+    {
+        let connect = move || -> BoxFuture<'static, Result<Client>> {
+            let connecting = connect();
+            Box::pin(async move { connecting.await.map(Client::new) })
+        };
+        Bench {
+            connect: Box::new(connect),
+            unit: Duration::from_millis(300),
+            clock: None,
+            kept: Vec::new(),
+        }
+    }
+
+    /// The shortest sensible ttl, of which the cases make their spans; 300 ms unless told. A
+    /// backend that counts in seconds needs more.
+    #[must_use]
+    pub fn unit(self, unit: Duration) -> Self {
+        Bench { unit, ..self }
+    }
+
+    /// The clock of the backend *and* of its clients, where the case may move it.
+    #[must_use]
+    pub fn clock(self, clock: ManualClock) -> Self {
+        Bench { clock: Some(clock), ..self }
+    }
+
+    /// Keeps something until the case is over, such as a temporary directory.
+    #[must_use]
+    pub fn keep(mut self, thing: impl Any + Send + Sync) -> Self {
+        self.kept.push(Box::new(thing));
+        self
+    }
+
+    pub(super) async fn connect(&self) -> Result<Client> {
+        (self.connect)().await
+    }
+
+    pub(super) fn ttl_unit(&self) -> Duration {
+        self.unit
+    }
+
+    pub(super) fn manual_clock(&self) -> Option<&ManualClock> {
+        self.clock.as_ref()
+    }
+}

@@ -1,0 +1,38 @@
+//! The runner itself: what it does with a provider that declares little, and with none at all.
+#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
+
+use latchwork_contract::lock::{Bench, missing, suite, trials};
+use latchwork_lock::NoOpLockProvider;
+use libtest_mimic::Arguments;
+
+#[test]
+fn a_strangers_provider_is_held_to_what_it_declares() {
+    let stranger = suite("stranger", async || {
+        let provider = NoOpLockProvider::new();
+        Bench::new(move || {
+            let client = provider.clone();
+            async move { Ok(client) }
+        })
+    });
+    let trials = trials(vec![stranger]);
+    assert!(trials.iter().any(|trial| trial.name() == "stranger::l01_keys_are_independent"));
+    // Refusals, and what needs nothing declared.
+    let wanted = ["declares", "l01_", "l12_", "l13_", "l18_a_bad"];
+    let chosen = trials
+        .into_iter()
+        .filter(|trial| wanted.iter().any(|name| trial.name().contains(name)))
+        .collect();
+    let conclusion = libtest_mimic::run(&Arguments::default(), chosen);
+    assert!(conclusion.num_passed > 20, "{conclusion:?}");
+    assert!(!conclusion.has_failed(), "{conclusion:?}");
+}
+
+#[test]
+fn a_missing_server_is_named_and_skipped_only_on_a_laptop() {
+    let trials = trials(vec![missing("redis", "REDIS_URL is not set")]);
+    assert_eq!(trials.len(), 1);
+    assert_eq!(trials[0].name(), "redis::no case was run: REDIS_URL is not set");
+    assert_eq!(trials[0].has_ignored_flag(), std::env::var_os("CI").is_none());
+    let arguments = Arguments { include_ignored: true, ..Arguments::default() };
+    assert!(libtest_mimic::run(&arguments, trials).has_failed());
+}
