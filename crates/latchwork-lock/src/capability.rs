@@ -16,8 +16,6 @@ pub enum Capability {
     Wait,
     /// Operation: renewing a lease.
     Renew,
-    /// Operation: taking a lease over by naming its owner (L7).
-    TakeOver,
     /// Operation: handing a lease to another process (L13).
     HandOver,
     /// Operation: `inspect` and `exists` (L11).
@@ -30,6 +28,9 @@ pub enum Capability {
     Exclusion,
     /// Guarantee: a lease that is not renewed ends (L2).
     Expiry,
+    /// Guarantee: naming the owner that holds a key takes its lease over (L7). Not an operation,
+    /// because any request may name an owner.
+    TakeOver,
     /// Guarantee: only the token's holder can renew or release (L3).
     Tokens,
     /// Guarantee: first come, first served, and writers do not starve (L5, L6).
@@ -50,13 +51,13 @@ impl Capability {
         Capability::Shared,
         Capability::Wait,
         Capability::Renew,
-        Capability::TakeOver,
         Capability::HandOver,
         Capability::Inspect,
         Capability::List,
         Capability::Break,
         Capability::Exclusion,
         Capability::Expiry,
+        Capability::TakeOver,
         Capability::Tokens,
         Capability::Fairness,
         Capability::Notification,

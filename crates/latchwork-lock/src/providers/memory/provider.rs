@@ -103,7 +103,9 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        Ok(Waiting::new(&self.store, request).await)
+        // Whoever asks this way may have another clock, and ours decides.
+        let request = AcquireRequest { sent_at: self.store.clock.now(), ..request.clone() };
+        Ok(Waiting::new(&self.store, &request).await)
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
