@@ -1,1 +1,15 @@
-//! benches
+//! What the benches share: a race between contenders in one run, and the table of its ratios.
+//!
+//! A figure of one machine says little on another, and a machine that does something else
+//! meanwhile spoils it. So every figure is a ratio between neighbours in time: the contenders take
+//! turns, each round gives one ratio, and the median of these is told with its spread.
+
+mod peers;
+mod race;
+mod stats;
+mod table;
+
+pub use peers::{DashMapOfMutexes, KeyMutex, KeyedLock, Latchwork, Lockable, Peer};
+pub use race::{Contender, Race, Scale, race};
+pub use stats::{Ratio, jain, percentile};
+pub use table::{Goal, Table};
