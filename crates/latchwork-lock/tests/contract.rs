@@ -38,9 +38,7 @@ fn clones_of<P: LockProvider + Clone>(provider: P) -> Bench {
     })
 }
 
-// SWITCHED OFF until the branch `file` is merged: replace `any()` by
-// `all(feature = "file", target_os = "linux")` and the second by its `not(…)`.
-#[cfg(any())]
+#[cfg(all(feature = "file", target_os = "linux"))]
 fn file() -> Option<Suite> {
     use latchwork_lock::FileLockProvider;
 
@@ -57,7 +55,7 @@ fn file() -> Option<Suite> {
     }))
 }
 
-#[cfg(not(any()))]
+#[cfg(not(all(feature = "file", target_os = "linux")))]
 fn file() -> Option<Suite> {
     None
 }

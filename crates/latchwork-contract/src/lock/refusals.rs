@@ -21,7 +21,6 @@ pub(super) async fn refused(f: &Fixture, capability: Capability) {
         Capability::Renew => {
             vec![code(request().auto_renew(Duration::from_secs(60)).acquire().await)]
         }
-        Capability::TakeOver => vec![code(request().owner("somebody").acquire().await)],
         Capability::HandOver => {
             let guard = request().acquire().await.expect("a free key");
             let lease = Lease {
