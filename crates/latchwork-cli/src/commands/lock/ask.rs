@@ -1,0 +1,135 @@
+//! Asking for the lock, with a line for whoever watches the wait.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use latchwork::lock::{Capability, Error, ErrorKind, Guard, Locks};
+use serde_json::json;
+
+use super::Lock;
+use crate::exit::{Exit, Failure};
+use crate::voice::Voice;
+use crate::{show, span};
+
+impl Lock {
+    pub(super) async fn acquire(&self, locks: &Locks, voice: Voice) -> Result<Guard, Failure> {
+        let shared = locks.capabilities().has(Capability::CrossProcess);
+        if !shared {
+            voice.note(
+                "not_shared",
+                &format!(
+                    "{} locks are seen by nobody else: this excludes no other run",
+                    locks.provider_name()
+                ),
+            );
+        }
+        let default_note = self.default_note();
+        let mut request =
+            locks.lock(&self.key).ttl(self.ttl).note(self.note.as_deref().unwrap_or(&default_note));
+        request = if self.wait_forever {
+            request.wait_forever()
+        } else if self.no_wait || self.wait.is_zero() {
+            request
+        } else {
+            request.wait(self.wait)
+        };
+        if self.shared {
+            request = request.shared();
+        }
+        if let Some(owner) = &self.owner {
+            request = request.owner(owner);
+        }
+        if !self.no_renew {
+            request = request.auto_renew(self.max_hold);
+        }
+        let got = if voice.is_watched() {
+            tokio::select! {
+                got = request.acquire() => { clear_line(); got }
+                () = self.show_wait(locks) => unreachable!("it never ends"),
+            }
+        } else {
+            request.acquire().await
+        };
+        match got {
+            Ok(guard) => Ok(guard),
+            Err(error) => Err(self.not_granted(locks, error).await),
+        }
+    }
+
+    /// Who is waited for and for how long, until the wait is over.
+    async fn show_wait(&self, locks: &Locks) {
+        const TICK: Duration = Duration::from_secs(1);
+        let clock = locks.clock();
+        let started = clock.now();
+        loop {
+            tokio::time::sleep(TICK).await;
+            let holder = match locks.inspect(&self.key).await {
+                Ok(found) => found.holders.first().map(show::sentence),
+                Err(_) => None,
+            };
+            let holder = holder.map_or(String::new(), |holder| format!(", held by {holder}"));
+            let bound = if self.wait_forever {
+                String::new()
+            } else {
+                format!(" of {}", span::show(self.wait))
+            };
+            let line = format!(
+                "latchwork: waiting {}{bound} for {:?}{holder}",
+                span::show(Duration::from_secs(clock.now().since(started).as_secs())),
+                self.key,
+            );
+            write_line(&line);
+        }
+    }
+
+    /// Taken is told with all that helps; the rest speaks for itself.
+    async fn not_granted(&self, locks: &Locks, error: Error) -> Failure {
+        let ErrorKind::LockAcquisition { waited, holder, .. } = error.kind() else {
+            return Failure::from(error).with("key", self.key.as_str());
+        };
+        let holders = match holder {
+            Some(holder) => vec![(**holder).clone()],
+            None => locks.inspect(&self.key).await.map(|found| found.holders).unwrap_or_default(),
+        };
+        let held = match holders.first() {
+            Some(holder) => format!(" by {}", show::sentence(holder)),
+            None => String::new(),
+        };
+        let patience = if waited.is_zero() {
+            "--no-wait was asked for".to_owned()
+        } else {
+            format!("waited {}", span::show(*waited))
+        };
+        let message = format!(
+            "{:?} is taken{held}; {patience}\nlatchwork: see `latchwork locks show{} -- {}`",
+            self.key,
+            self.place.option(),
+            quoted(&self.key),
+        );
+        Failure::new(Exit::Taken, error.code(), message)
+            .with("key", self.key.as_str())
+            .with("waited_ms", u64::try_from(waited.as_millis()).unwrap_or(u64::MAX))
+            .with("holders", json!(holders))
+    }
+}
+
+/// A key as a shell takes it.
+fn quoted(key: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !key.is_empty() && key.chars().all(plain) {
+        return key.to_owned();
+    }
+    format!("'{}'", key.replace('\'', r"'\''"))
+}
+
+/// Replaces the line of the wait, cut so that it never wraps.
+fn write_line(line: &str) {
+    let width = rustix::termios::tcgetwinsize(rustix::stdio::stderr())
+        .map_or(80, |size| usize::from(size.ws_col).max(20));
+    let line: String = line.chars().take(width - 1).collect();
+    let _ = write!(std::io::stderr(), "\r\x1b[2K{line}");
+}
+
+fn clear_line() {
+    let _ = write!(std::io::stderr(), "\r\x1b[2K");
+}

@@ -1,0 +1,87 @@
+//! The signals that the supervisor hears.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+use nix::sys::signal::{SigSet, Signal as Blockable};
+use rustix::process::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// Passed on to the command's group. The first three are asked for by people, shells and
+/// init systems; the others would kill the supervisor if it did not hear them.
+const FORWARDED: [Signal; 6] =
+    [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
+
+/// The signals that came, one at a time.
+pub(crate) struct Signals(Vec<(Signal, Stream)>);
+
+impl Signals {
+    /// Listens from now on, but not for what the caller of this program had switched off:
+    /// `nohup` must go on working.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let wanted = FORWARDED.into_iter().filter(|s| ignored >> (s.as_raw() - 1) & 1 == 0);
+        let streams = wanted
+            .chain([Signal::CHILD])
+            .map(|wanted| Ok((wanted, signal(SignalKind::from_raw(wanted.as_raw()))?)));
+        streams.collect::<io::Result<_>>().map(Signals)
+    }
+
+    /// The next signal.
+    ///
+    /// Cancel safe: one that was not returned is returned by the next call.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            for (signal, stream) in &mut self.0 {
+                if stream.poll_recv(cx).is_ready() {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The next signal that asks us to end or to tell somebody.
+    pub(crate) async fn next_request(&mut self) -> Signal {
+        loop {
+            match self.next().await {
+                Signal::CHILD => {}
+                request => return request,
+            }
+        }
+    }
+}
+
+/// The mask of ignored signals in `/proc/self/status`.
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Makes Ctrl-Z and the terminal's stop signals pass us by: a supervisor that is stopped does not
+/// renew. Before any thread is started, since each has a mask of its own; the command gets a
+/// fresh one.
+pub(crate) fn block_job_control() -> io::Result<()> {
+    let stops = [Blockable::SIGTSTP, Blockable::SIGTTIN, Blockable::SIGTTOU];
+    Ok(stops.into_iter().collect::<SigSet>().thread_block()?)
+}
+
+/// Ends this program by the signal, so that a shell which runs it in a loop ends too.
+pub(crate) fn die_of(signal: Signal) -> std::process::ExitCode {
+    let number = signal.as_raw();
+    let _ = signal_hook::low_level::emulate_default_handler(number);
+    std::process::ExitCode::from(u8::try_from(128 + number).unwrap_or(u8::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
+        assert_eq!(ignored(""), 0);
+    }
+}
