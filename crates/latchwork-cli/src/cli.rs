@@ -8,7 +8,7 @@ use crate::commands::{completions, demo, lock, locks};
 
 /// Locks with fences, for shells and scripts.
 #[derive(Parser, Debug)]
-#[command(name = "latchwork", version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "latchwork", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -24,13 +24,9 @@ Set LATCHWORK_LOG=debug to see what the lock layer does (on stderr).";
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Run a command under a lock.
     Lock(lock::Lock),
-    /// See who holds what, and end a lease.
     Locks(locks::LocksCommand),
-    /// See locks, fences and leases at work, in ten seconds.
     Demo(demo::Demo),
-    /// Print completions for a shell.
     Completions(completions::Completions),
 }
 

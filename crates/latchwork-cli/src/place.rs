@@ -1,9 +1,10 @@
 //! Where the locks are: `--at`, or one directory per user.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use latchwork::Locks;
+use latchwork::lock::FileLockProvider;
 
 use crate::exit::{Exit, Failure};
 
@@ -25,42 +26,65 @@ impl Place {
         self.open_with(None).await
     }
 
-    /// Opens the locks; a lease lives on while the `companion` process does.
+    /// Opens the locks; a lease lives on while the `companion` process does, where the locks know
+    /// about processes at all.
     pub(crate) async fn open_with(&self, companion: Option<u32>) -> Result<Locks, Failure> {
-        let directory = match &self.at {
-            Some(at) => match as_directory(at)? {
-                Some(directory) => directory,
-                None => return Ok(latchwork::connect(at).await?),
+        let (directory, network) = match &self.at {
+            None => (default_directory()?, false),
+            Some(at) => match as_path(at) {
+                Some(path) => (path, false),
+                None => {
+                    // Also for files: it knows what an address of them may look like.
+                    let locks = latchwork::connect(at).await?;
+                    match as_file_url(at) {
+                        Some(file) if companion.is_some() => file,
+                        _ => return Ok(locks),
+                    }
+                }
             },
-            None => default_directory()?,
         };
-        open_directory(&directory, companion).await
+        let mut builder = FileLockProvider::builder(directory);
+        if network {
+            builder = builder.allow_network();
+        }
+        if let Some(pid) = companion {
+            builder = builder.companion(pid);
+        }
+        Ok(Locks::new(builder.open()?))
     }
 
     /// How to name this place in a command that a message proposes. An address may hold a
     /// password, so only directories are repeated.
     pub(crate) fn option(&self) -> String {
         match &self.at {
-            Some(at) if as_directory(at).is_ok_and(|d| d.is_some()) => format!(" --at {at}"),
+            Some(at) if as_path(at).is_some() || as_file_url(at).is_some() => {
+                format!(" --at {}", quoted(at))
+            }
             _ => String::new(),
         }
     }
 }
 
-async fn open_directory(directory: &Path, companion: Option<u32>) -> Result<Locks, Failure> {
-    let _ = (directory, companion);
-    Err(Failure::internal("files come with the branch `file`"))
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The directory that an address means, if it means one.
-fn as_directory(at: &str) -> Result<Option<PathBuf>, Failure> {
-    if ["/", "./", "../"].iter().any(|start| at.starts_with(start)) || at == "." || at == ".." {
-        let path = std::path::absolute(at).map_err(|error| {
-            Failure::new(Exit::Usage, "invalid_argument", format!("invalid url: {error}"))
-        })?;
-        return Ok(Some(path));
-    }
-    Ok(None)
+/// The directory, where one was given and no address. `locks` alone could be a mistyped scheme.
+fn as_path(at: &str) -> Option<PathBuf> {
+    let path = ["/", "./", "../"].iter().any(|start| at.starts_with(start)) || at == ".";
+    path.then(|| PathBuf::from(at))
+}
+
+/// The directory of a legal `file:` address, and whether it may be on a network.
+fn as_file_url(at: &str) -> Option<(PathBuf, bool)> {
+    let url = url::Url::parse(at).ok().filter(|url| url.scheme() == "file")?;
+    let network = url.query_pairs().any(|(name, value)| name == "allow-network-fs" && value == "true");
+    Some((url.to_file_path().ok()?, network))
 }
 
 /// The directory of this user. It must not depend on what differs between a login shell and
@@ -87,10 +111,19 @@ mod tests {
 
     #[test]
     fn a_path_is_told_from_an_address() {
-        let directory = |at| as_directory(at).expect("legal");
-        assert_eq!(directory("/var/lib/locks"), Some("/var/lib/locks".into()));
-        assert!(directory("./locks").is_some_and(|path| path.is_absolute()));
-        assert_eq!(directory("memory:"), None);
-        assert_eq!(directory("locks"), None);
+        assert_eq!(as_path("/var/lib/locks"), Some("/var/lib/locks".into()));
+        assert_eq!(as_path("./locks"), Some("./locks".into()));
+        for address in ["memory:", "locks", "file:///var/lib/locks"] {
+            assert_eq!(as_path(address), None, "{address}");
+        }
+        assert_eq!(as_file_url("file:///a%20b"), Some(("/a b".into(), false)));
+        assert_eq!(as_file_url("memory:"), None);
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("order:1"), "order:1");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+        assert_eq!(quoted(""), "''");
     }
 }

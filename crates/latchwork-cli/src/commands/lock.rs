@@ -92,7 +92,7 @@ Examples:
   latchwork lock nightly-backup -- ./backup.sh
   latchwork lock deploy --no-wait -- ./deploy.sh || echo \"somebody else deploys\"
   latchwork lock reports --shared --wait 1m -- ./read-reports
-  latchwork lock import --ttl 10s --max-hold 15m -- sh -c 'psql -v fence=$LATCHWORK_FENCE -f import.sql'
+  latchwork lock import --ttl 10s -- sh -c './import --fence \"$LATCHWORK_FENCE\"'
 
 {}
 The command sees LATCHWORK_KEY and LATCHWORK_FENCE. The fence is a number that grows with every

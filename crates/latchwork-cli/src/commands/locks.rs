@@ -21,11 +21,8 @@ pub(crate) struct LocksCommand {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// List the keys that are held or waited for.
     Ls(ls::Ls),
-    /// Show who holds a key and who waits for it, in order.
     Show(one::Show),
-    /// End the lease of a holder that is stuck or gone.
     Break(end::Break),
 }
 

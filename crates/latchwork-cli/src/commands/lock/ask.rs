@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::Lock;
 use crate::exit::{Exit, Failure};
+use crate::place::quoted;
 use crate::voice::Voice;
 use crate::{show, span};
 
@@ -111,15 +112,6 @@ impl Lock {
             .with("waited_ms", u64::try_from(waited.as_millis()).unwrap_or(u64::MAX))
             .with("holders", json!(holders))
     }
-}
-
-/// A key as a shell takes it.
-fn quoted(key: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !key.is_empty() && key.chars().all(plain) {
-        return key.to_owned();
-    }
-    format!("'{}'", key.replace('\'', r"'\''"))
 }
 
 /// Replaces the line of the wait, cut so that it never wraps.
