@@ -31,8 +31,8 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
     match url.scheme() {
         "memory" => bare(&url).map(|()| Locks::new(InMemoryLockProvider::new())),
         "noop" => bare(&url).map(|()| Locks::new(NoOpLockProvider::new())),
-        #[cfg(any())]
-        "file" => crate::providers::file::connect(&url).await.map(Locks::new),
+        #[cfg(all(feature = "file", target_os = "linux"))]
+        "file" => crate::providers::file::connect(&url, address).await.map(Locks::new),
         scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
             Some((_, feature)) => {
                 Err(ErrorKind::NotBuilt { scheme: format!("{scheme}:"), feature }.into())

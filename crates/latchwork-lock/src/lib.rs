@@ -61,8 +61,8 @@ pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
-#[cfg(any())]
-pub use providers::file::FileLockProvider;
+#[cfg(all(feature = "file", target_os = "linux"))]
+pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
 pub use providers::noop::NoOpLockProvider;
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

@@ -1,7 +1,7 @@
 //! The backends that this crate brings along. Each folder has the same files: `provider.rs` is
 //! the port's implementation, `store.rs` where the truth lives, `wait.rs` how a waiter wakes.
 
-#[cfg(any())]
+#[cfg(all(feature = "file", target_os = "linux"))]
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod noop;

@@ -1,0 +1,229 @@
+//! The record of one key on disk: JSON that a person can read. Never a token.
+
+use std::path::Path;
+use std::time::Duration;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::fault;
+use super::process::{Asker, Process};
+use crate::rules::{Held, Id, Party, Rules, wall_at};
+use crate::{Clock, Error, Fence, Key, Mode, Moment, Owner};
+
+/// The version of this format. A higher one is not touched.
+const FORMAT: u32 = 1;
+
+/// Everything that is known of one key.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    format: u32,
+    key: String,
+    /// The boot that wrote it. After another one nothing of it holds: boot clock and processes
+    /// began anew.
+    boot_id: String,
+    last_fence: Option<Fence>,
+    holders: Vec<HolderEntry>,
+    waiters: Vec<WaiterEntry>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct HolderEntry {
+    #[serde(flatten)]
+    who: PartyEntry,
+    fence: Fence,
+    previous_fence: Option<Fence>,
+    expires: ForPeople,
+    expires_boot_ns: Moment,
+    /// False: it was next, and has not yet said that it is still there.
+    claimed: bool,
+    handed_over: bool,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct WaiterEntry {
+    #[serde(flatten)]
+    who: PartyEntry,
+    /// When it gives up; none: never.
+    until_boot_ns: Option<Moment>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct PartyEntry {
+    /// A hash of the token, which itself is a secret.
+    id: String,
+    mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    owner: Option<Owner>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<std::sync::Arc<str>>,
+    host: String,
+    #[serde(flatten)]
+    process: Process,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    companions: Vec<Process>,
+    pid_namespace: Option<String>,
+    since: ForPeople,
+    since_boot_ns: Moment,
+    ttl_ms: u64,
+}
+
+/// Text that is written for people and decides nothing, so that it makes no difference either.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct ForPeople(String);
+
+impl PartialEq for ForPeople {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+/// Why a text is no record of a key.
+pub(super) enum Unreadable {
+    /// It is no record at all.
+    Damaged(Error),
+    /// It is one, but not for us.
+    Foreign(Error),
+}
+
+impl Record {
+    pub(super) fn new(key: &Key, rules: &Rules<Asker>, boot_id: &str, clock: &dyn Clock) -> Self {
+        let (now, wall) = (clock.now(), clock.wall());
+        let people = |moment| {
+            let at: DateTime<Utc> = wall_at(wall, now, moment);
+            ForPeople(at.to_rfc3339_opts(SecondsFormat::Millis, true))
+        };
+        let who = |party: &Party<Asker>| PartyEntry {
+            id: format!("{:032x}", party.id),
+            mode: party.mode,
+            owner: party.owner.clone(),
+            note: party.note.clone(),
+            host: party.extra.host.clone(),
+            process: party.extra.process,
+            companions: party.extra.companions.clone(),
+            pid_namespace: party.extra.pid_namespace.clone(),
+            since: people(party.since),
+            since_boot_ns: party.since,
+            // Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
+            ttl_ms: u64::try_from(party.ttl.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
+        };
+        let holder = |held: &Held<Asker>| HolderEntry {
+            who: who(&held.party),
+            fence: held.fence,
+            previous_fence: held.previous,
+            expires: people(held.expires),
+            expires_boot_ns: held.expires,
+            claimed: held.claimed,
+            handed_over: held.party.extra.handed_over,
+        };
+        let waiter = |party: &Party<Asker>| WaiterEntry {
+            who: who(party),
+            until_boot_ns: Some(party.extra.until).filter(|until| *until != Moment::NEVER),
+        };
+        Record {
+            format: FORMAT,
+            key: key.as_str().to_owned(),
+            boot_id: boot_id.to_owned(),
+            last_fence: rules.last_fence,
+            holders: rules.holders.iter().map(holder).collect(),
+            waiters: rules.queue.iter().map(waiter).collect(),
+        }
+    }
+
+    /// Reads the record of a key, or of any key.
+    pub(super) fn parse(path: &Path, text: &[u8], key: Option<&Key>) -> Result<Self, Unreadable> {
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let damaged = |e: serde_json::Error| Unreadable::Damaged(fault::corrupt(path, e));
+        let version: Version = serde_json::from_slice(text).map_err(damaged)?;
+        if version.format != FORMAT {
+            return Err(Unreadable::Foreign(fault::foreign(
+                path,
+                format_args!(
+                    "has format {}, and this program knows {FORMAT}; let all processes that lock \
+                     here run the same version",
+                    version.format
+                ),
+            )));
+        }
+        let record: Record = serde_json::from_slice(text).map_err(damaged)?;
+        let ids = record.holders.iter().map(|h| &h.who.id);
+        if ids.chain(record.waiters.iter().map(|w| &w.who.id)).any(|id| parse_id(id).is_none()) {
+            return Err(Unreadable::Damaged(fault::corrupt(
+                path,
+                "an id is no hexadecimal number",
+            )));
+        }
+        match key {
+            Some(key) if key.as_str() != record.key => Err(Unreadable::Foreign(fault::foreign(
+                path,
+                format_args!(
+                    "belongs to the key {:?} and not to {key:?}; is the file system blind to case? \
+                     If not, remove the file while no process uses either key",
+                    record.key
+                ),
+            ))),
+            _ => Ok(record),
+        }
+    }
+
+    /// The bytes to write.
+    pub(super) fn text(&self) -> serde_json::Result<Vec<u8>> {
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// What the record says, which is nothing if another boot wrote it.
+    pub(super) fn rules(&self, boot_id: &str) -> Rules<Asker> {
+        let mut rules = Rules { last_fence: self.last_fence, ..Rules::default() };
+        if self.boot_id != boot_id {
+            return rules;
+        }
+        rules.holders.extend(self.holders.iter().map(|held| Held {
+            party: held.who.party(held.handed_over, Moment::NEVER),
+            fence: held.fence,
+            previous: held.previous_fence,
+            expires: held.expires_boot_ns,
+            claimed: held.claimed,
+        }));
+        rules.queue.extend(
+            self.waiters
+                .iter()
+                .map(|w| w.who.party(false, w.until_boot_ns.unwrap_or(Moment::NEVER))),
+        );
+        rules
+    }
+}
+
+impl PartyEntry {
+    fn party(&self, handed_over: bool, until: Moment) -> Party<Asker> {
+        Party {
+            id: parse_id(&self.id).unwrap_or_default(), // checked when it was read
+            mode: self.mode,
+            owner: self.owner.clone(),
+            note: self.note.clone(),
+            ttl: Duration::from_millis(self.ttl_ms),
+            since: self.since_boot_ns,
+            extra: Asker {
+                host: self.host.clone(),
+                process: self.process,
+                companions: self.companions.clone(),
+                pid_namespace: self.pid_namespace.clone(),
+                handed_over,
+                until,
+            },
+        }
+    }
+}
+
+fn parse_id(text: &str) -> Option<Id> {
+    (text.len() == 32).then(|| Id::from_str_radix(text, 16).ok()).flatten()
+}
