@@ -54,13 +54,15 @@ pub(crate) struct Failure {
     /// Stable, for programs; the same as in Rust and over HTTP where the lock layer has one.
     pub(crate) code: &'static str,
     pub(crate) message: String,
+    /// What to do next.
+    pub(crate) hint: Option<String>,
     /// What `--json` shows besides.
     pub(crate) details: Map<String, Value>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, code: &'static str, message: impl Into<String>) -> Self {
-        Failure { exit, code, message: message.into(), details: Map::new() }
+        Failure { exit, code, message: message.into(), hint: None, details: Map::new() }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {

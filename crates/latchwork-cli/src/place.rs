@@ -33,6 +33,7 @@ impl Place {
             None => (default_directory()?, false),
             Some(at) => match as_path(at) {
                 Some(path) => (path, false),
+                None if !at.contains(':') => return Err(neither(at)),
                 None => {
                     // Also for files: it knows what an address of them may look like.
                     let locks = latchwork::connect(at).await?;
@@ -65,6 +66,14 @@ impl Place {
     }
 }
 
+fn neither(at: &str) -> Failure {
+    Failure::new(
+        Exit::Usage,
+        "invalid_argument",
+        format!("invalid --at {at:?}: for a directory write ./{at}, for an address file:///…"),
+    )
+}
+
 /// A word as a shell takes it.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+=,".contains(c);
@@ -83,7 +92,8 @@ fn as_path(at: &str) -> Option<PathBuf> {
 /// The directory of a legal `file:` address, and whether it may be on a network.
 fn as_file_url(at: &str) -> Option<(PathBuf, bool)> {
     let url = url::Url::parse(at).ok().filter(|url| url.scheme() == "file")?;
-    let network = url.query_pairs().any(|(name, value)| name == "allow-network-fs" && value == "true");
+    let network =
+        url.query_pairs().any(|(name, value)| name == "allow-network-fs" && value == "true");
     Some((url.to_file_path().ok()?, network))
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn table(keys: &[Inspection]) -> String {
             ]);
         }
     }
-    trimmed(&table)
+    trimmed(table)
 }
 
 /// All that is known of one key.
@@ -52,7 +52,7 @@ pub(crate) fn story(found: &Inspection) -> String {
                 holder.note.as_deref().unwrap_or("-"),
             ]);
         }
-        format!("{:?} is held\n\n{}", found.key, trimmed(&table))
+        format!("{:?} is held\n\n{}", found.key, trimmed(table))
     };
     if !found.waiters.is_empty() {
         text += "\n";
@@ -74,24 +74,27 @@ fn queue(waiters: &[Waiter]) -> String {
             waiter.note.as_deref().unwrap_or("-"),
         ]);
     }
-    trimmed(&table)
+    trimmed(table)
 }
 
 /// A holder in a sentence: who, with what, since when.
 pub(crate) fn sentence(holder: &Holder) -> String {
     format!(
-        "{} ({}, fence {}, since {})",
+        "{} ({}, fence {}, for {})",
         named(holder.who(), holder.note.as_deref()),
         holder.mode,
         holder.fence,
-        ago(holder.since),
+        age(holder.since),
     )
 }
 
-/// How long ago, by the wall clock; never negative, whatever that clock did.
 fn ago(since: DateTime<Utc>) -> String {
-    let age = (SystemClock.wall() - since).to_std().unwrap_or_default();
-    format!("{} ago", span::show(age))
+    format!("{} ago", age(since))
+}
+
+/// How long it is, by the wall clock; never negative, whatever that clock did.
+fn age(since: DateTime<Utc>) -> String {
+    span::show((SystemClock.wall() - since).to_std().unwrap_or_default())
 }
 
 fn named(who: &str, note: Option<&str>) -> String {
@@ -108,6 +111,9 @@ fn plain_table() -> Table {
     table
 }
 
-fn trimmed(table: &Table) -> String {
+fn trimmed(mut table: Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }

@@ -40,6 +40,13 @@ impl Voice {
     pub(crate) fn fail(self, mut failure: Failure) -> std::process::ExitCode {
         let exit = failure.exit;
         failure.details.insert("exit".to_owned(), (exit as u8).into());
+        match failure.hint {
+            Some(hint) if self.json => {
+                failure.details.insert("hint".to_owned(), hint.into());
+            }
+            Some(hint) => failure.message += &format!("\nlatchwork: {hint}"),
+            None => {}
+        }
         self.say(failure.code, &failure.message, failure.details);
         exit.into()
     }

@@ -63,8 +63,7 @@ pub(super) async fn readers_and_writers(story: &mut Story) -> Result<(), Failure
     let two = locks.lock("report").shared().try_acquire().await?;
     story.promise("two readers are in together", two.is_some())?;
     let queue = locks.clone();
-    let writer =
-        tokio::spawn(async move { queue.lock("report").wait_forever().acquire().await });
+    let writer = tokio::spawn(async move { queue.lock("report").wait_forever().acquire().await });
     eventually(async || locks.inspect("report").await.is_ok_and(|found| !found.waiters.is_empty()))
         .await;
     story.say("A writer waits for them. A third reader comes along.");
@@ -83,7 +82,10 @@ pub(super) async fn the_fence(story: &mut Story) -> Result<(), Failure> {
     let locks = Locks::connect("memory:").await?;
     let store = FenceGate::new();
     let ana = locks.lock("account:7").ttl(Duration::from_millis(200)).acquire().await?;
-    story.say(&format!("Ana has the lock for 200 ms, with fence {}, and falls asleep.", ana.fence()));
+    story.say(&format!(
+        "Ana has the lock for 200 ms, with fence {}, and falls asleep.",
+        ana.fence()
+    ));
     let ben = locks.lock("account:7").wait(Duration::from_secs(5)).acquire().await?;
     story.say(&format!("Her lease runs out. Ben gets the lock, with fence {}.", ben.fence()));
     story.promise("Ben's fence is higher", ben.fence() > ana.fence())?;
@@ -100,14 +102,15 @@ pub(super) async fn loss_is_noticed(story: &mut Story) -> Result<(), Failure> {
         "A holder stops trusting its lease before the lease ends, even if nobody tells it.",
     );
     let locks = Locks::connect("memory:").await?;
-    let guard = locks.lock("job").ttl(Duration::from_millis(300)).acquire().await?;
+    let guard = locks.lock("job").ttl(Duration::from_secs(1)).acquire().await?;
     guard.lost().await;
     let still_there = locks.exists("job").await?;
-    story.promise("trust ended while the lease was still there", still_there && !guard.is_held())?;
-    let kept = locks.lock("long job").ttl(Duration::from_millis(150));
+    story
+        .promise("trust ended while the lease was still there", still_there && !guard.is_held())?;
+    let kept = locks.lock("long job").ttl(Duration::from_millis(600));
     let kept = kept.auto_renew(Duration::from_secs(60)).acquire().await?;
-    tokio::time::sleep(Duration::from_millis(500)).await;
-    story.promise("a renewed lease of 150 ms still holds after 500 ms", kept.is_held())?;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    story.promise("a renewed lease of 600 ms still holds after 1.5 s", kept.is_held())?;
     story.say("An administrator breaks it.");
     let broken = locks.break_lock("long job").await?;
     kept.lost().await;

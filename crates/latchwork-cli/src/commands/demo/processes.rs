@@ -53,8 +53,7 @@ pub(super) async fn who_holds_what(story: &mut Story, directory: &Path) -> Resul
     let backup = ["sh".as_ref(), "-c".as_ref(), script.as_ref(), pid_file.as_os_str()];
     let mut holder = Running::start(latchwork_lock(directory, "nightly-backup", &backup))?;
     eventually(async || fs::read_to_string(&pid_file).is_ok_and(|pid| pid.ends_with('\n'))).await;
-    let mut next =
-        Running::start(latchwork_lock(directory, "nightly-backup", &["true".as_ref()]))?;
+    let mut next = Running::start(latchwork_lock(directory, "nightly-backup", &["true".as_ref()]))?;
     let queued = eventually(async || {
         locks.inspect("nightly-backup").await.is_ok_and(|found| found.waiters.len() == 1)
     })
@@ -68,7 +67,10 @@ pub(super) async fn who_holds_what(story: &mut Story, directory: &Path) -> Resul
     holder.0.kill().map_err(failed)?;
     let status = next.0.wait().map_err(failed)?;
     let took = span::show(SystemClock.now().since(killed_at));
-    story.promise(&format!("the next one gets the lock and is done, {took} later"), status.success())?;
+    story.promise(
+        &format!("the next one gets the lock and is done, {took} later"),
+        status.success(),
+    )?;
     let grandchild = fs::read_to_string(&pid_file).map_err(failed)?;
     story.promise(
         "the killed holder's grandchild was dead before that",

@@ -101,16 +101,19 @@ impl Lock {
         } else {
             format!("waited {}", span::show(*waited))
         };
-        let message = format!(
-            "{:?} is taken{held}; {patience}\nlatchwork: see `latchwork locks show{} -- {}`",
-            self.key,
-            self.place.option(),
-            quoted(&self.key),
-        );
-        Failure::new(Exit::Taken, error.code(), message)
+        let message = format!("{:?} is taken{held}; {patience}", self.key);
+        let mut failure = Failure::new(Exit::Taken, error.code(), message);
+        failure.hint = Some(self.show_command());
+        failure
             .with("key", self.key.as_str())
             .with("waited_ms", u64::try_from(waited.as_millis()).unwrap_or(u64::MAX))
             .with("holders", json!(holders))
+    }
+
+    fn show_command(&self) -> String {
+        let key = quoted(&self.key);
+        let end = if key.starts_with('-') { " --" } else { "" };
+        format!("see `latchwork locks show{}{end} {key}`", self.place.option())
     }
 }
 

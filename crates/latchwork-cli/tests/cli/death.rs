@@ -1,0 +1,81 @@
+//! The command does not outlive the program that holds its lock.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Place, Running, assert_code, eventually, runs, said, text};
+
+/// A script with a grandchild, which would live on by itself.
+const WITH_GRANDCHILD: &str = "sleep 1000 & echo $$ $! > $D/pids; wait";
+
+/// Fails if one of the processes in the file still runs.
+const NOBODY_RUNS: &str = r#"
+    for pid in $(cat $D/pids); do
+        state=$(sed 's/.*) //' /proc/$pid/stat 2>/dev/null | cut -c1)
+        case "$state" in ''|Z|X) ;; *) echo $pid is $state; exit 9;; esac
+    done"#;
+
+#[test]
+fn a_killed_supervisor_takes_the_group_with_it_and_the_lock_follows() {
+    for _ in 0..5 {
+        let place = Place::new();
+        // A ttl longer than any patience: only death can free the lock.
+        let options = ["--ttl", "1h", "--wait-forever"];
+        let holder = Running::start(&mut place.lock("k", &options, WITH_GRANDCHILD));
+        let pids = place.line("pids");
+        let next = Running::start(&mut place.lock("k", &options, NOBODY_RUNS));
+        eventually("the queue", || place.waiters("k") == 1);
+        assert!(pids.split(' ').all(runs));
+        holder.send(Signal::KILL);
+        assert_code(&next.output(), 0);
+    }
+}
+
+#[test]
+fn a_group_that_ignores_everything_dies_too() {
+    let place = Place::new();
+    let script = r#"trap "" INT TERM HUP QUIT
+        sh -c 'while :; do sleep 0.01; done' & echo $$ $! > $D/pids; wait"#;
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], script));
+    let pids = place.line("pids");
+    holder.send(Signal::KILL);
+    eventually("their end", || !pids.split(' ').any(runs));
+    eventually("the free lock", || !place.is_held("k"));
+}
+
+#[test]
+fn a_command_whose_keeper_died_is_stopped() {
+    let place = Place::new();
+    let script = "echo $(cut -d' ' -f5 /proc/$$/stat) > $D/group; exec sleep 1000";
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], script));
+    let keeper = Pid::from_raw(place.line("group").parse().expect("a number")).expect("a process");
+    kill_process(keeper, Signal::KILL).expect("the keeper leads the group");
+    let out = holder.output();
+    assert_code(&out, 70);
+    assert!(text(&out).contains("keeper"), "{}", text(&out));
+    assert!(!place.is_held("k"));
+}
+
+#[test]
+fn a_supervisor_that_was_stopped_past_its_ttl_kills_the_command_first() {
+    let place = Place::new();
+    let script = "echo $LATCHWORK_FENCE > $D/fence; sleep 1000 & echo $$ $! > $D/pids; wait";
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1s"], script));
+    let pids = place.line("pids");
+    let fence: u64 = place.line("fence").parse().expect("a number");
+    holder.send(Signal::STOP);
+    let next = place.lock("k", &["--wait", "30s"], "echo $LATCHWORK_FENCE").output();
+    let next = next.expect("it runs");
+    assert_code(&next, 0);
+    let higher: u64 = said(&next).trim().parse().expect("a number");
+    assert!(higher > fence, "{higher} after {fence}");
+    assert!(pids.split(' ').all(runs), "nothing can be done while the supervisor is stopped");
+    let continued = Instant::now();
+    holder.send(Signal::CONT);
+    let out = holder.output();
+    assert_code(&out, 76);
+    assert!(continued.elapsed() < Duration::from_secs(5), "at once: {:?}", continued.elapsed());
+    assert!(text(&out).contains("is gone"), "{}", text(&out));
+    assert!(!pids.split(' ').any(runs));
+}

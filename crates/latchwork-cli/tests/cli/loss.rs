@@ -1,0 +1,90 @@
+//! A command is stopped before its lease ends.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::support::{Place, Running, assert_code, runs, text};
+
+/// A script with a grandchild.
+const LONG: &str = "sleep 1000 & echo $$ $! > $D/pids; wait";
+
+#[test]
+fn renewal_keeps_the_lock_past_the_ttl() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1s"], "echo > $D/in; sleep 3"));
+    place.line("in");
+    let other = place.lock("k", &["--wait", "2s"], "exit 9").output().expect("it runs");
+    assert_code(&other, 75);
+    assert_code(&holder.output(), 0);
+}
+
+#[test]
+fn a_broken_lease_stops_the_command() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1s", "--json"], LONG));
+    let pids = place.line("pids");
+    assert_code(&place.locks(&["break", "k", "--yes"]), 0);
+    let out = holder.output();
+    assert_code(&out, 76);
+    let said: Value = serde_json::from_slice(&out.stderr).expect("one object");
+    assert_eq!((&said["code"], &said["exit"]), (&"lock_lost".into(), &76.into()));
+    assert!(said["fence"].is_u64(), "{said}");
+    assert!(!pids.split(' ').any(runs));
+}
+
+#[test]
+fn without_renewal_the_command_is_told_before_the_ttl_ends() {
+    let place = Place::new();
+    let script = "trap 'echo told > $D/told; exit 0' TERM; while :; do sleep 0.01; done";
+    let started = Instant::now();
+    let out = Running::start(&mut place.lock("k", &["--ttl", "4s", "--no-renew"], script)).output();
+    assert_code(&out, 76);
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert!(text(&out).contains("--no-renew"), "{}", text(&out));
+    assert_eq!(place.line("told"), "told");
+}
+
+#[test]
+fn a_command_that_does_not_listen_is_killed_before_the_ttl_ends() {
+    let place = Place::new();
+    let script = "trap '' TERM; sleep 1000 & echo $$ $! > $D/pids; wait";
+    let started = Instant::now();
+    let out = Running::start(&mut place.lock("k", &["--ttl", "4s", "--no-renew"], script)).output();
+    assert_code(&out, 76);
+    assert!(started.elapsed() < Duration::from_secs(4), "{:?}", started.elapsed());
+    assert!(!place.line("pids").split(' ').any(runs));
+}
+
+#[test]
+fn a_command_that_is_done_in_time_needs_no_renewal() {
+    let place = Place::new();
+    let out = place.lock("k", &["--ttl", "10s", "--no-renew"], "exit 3").output();
+    assert_code(&out.expect("it runs"), 3);
+}
+
+#[test]
+fn the_longest_hold_is_a_bound() {
+    let place = Place::new();
+    let options = ["--ttl", "2s", "--max-hold", "1s"];
+    let started = Instant::now();
+    let out = Running::start(&mut place.lock("k", &options, "exec sleep 1000")).output();
+    assert_code(&out, 76);
+    let held = started.elapsed();
+    assert!(held >= Duration::from_secs(1) && held < Duration::from_secs(3), "{held:?}");
+    assert!(text(&out).contains("--max-hold"), "{}", text(&out));
+}
+
+#[test]
+fn a_lease_that_cannot_be_renewed_stops_the_command() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "3s"], LONG));
+    let pids = place.line("pids");
+    fs::remove_dir_all(place.path("locks")).expect("removed");
+    let started = Instant::now();
+    let out = holder.output();
+    assert_code(&out, 76);
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(!pids.split(' ').any(runs));
+}
