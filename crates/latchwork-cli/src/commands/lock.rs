@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use latchwork::lock::{Guard, Locks, Moment};
+use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 
 use super::block_on;
@@ -123,15 +124,20 @@ impl Lock {
     }
 
     fn supervise(&self, voice: Voice) -> Result<Run, Failure> {
-        block_job_control().map_err(cannot("set the signal mask"))?;
+        let mask = block_job_control().map_err(cannot("set the signal mask"))?;
         // Before the lock is asked for: the lease names the keeper as its companion.
         let mut keeper = Keeper::start().map_err(cannot("start the keeper process"))?;
-        let run = block_on(self.under_lock(voice, &mut keeper));
+        let run = block_on(self.under_lock(voice, mask, &mut keeper));
         keeper.dismiss();
         run
     }
 
-    async fn under_lock(&self, voice: Voice, keeper: &mut Keeper) -> Result<Run, Failure> {
+    async fn under_lock(
+        &self,
+        voice: Voice,
+        mask: SigSet,
+        keeper: &mut Keeper,
+    ) -> Result<Run, Failure> {
         let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
         let asked = async {
             let locks = self.place.open_with(Some(keeper.pid())).await?;
@@ -143,7 +149,7 @@ impl Lock {
             // Dropping the question has left the queue.
             signal = signals.next_request() => return Ok(Run::DieOf(signal)),
         };
-        let run = self.hold(voice, keeper, &mut signals, &locks, guard).await;
+        let run = self.hold(voice, mask, keeper, &mut signals, &locks, guard).await;
         // A release that could not be told is tried once more, but not for long.
         let _ = tokio::time::timeout(Duration::from_secs(2), locks.close()).await;
         run
@@ -152,6 +158,7 @@ impl Lock {
     async fn hold(
         &self,
         voice: Voice,
+        mask: SigSet,
         keeper: &mut Keeper,
         signals: &mut Signals,
         locks: &Locks,
@@ -162,7 +169,7 @@ impl Lock {
         let env =
             [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
         keeper.ready().map_err(cannot("reach the keeper process"))?;
-        let child = match spawn(&self.command, keeper.group(), &env) {
+        let child = match spawn(&self.command, keeper.group(), mask, &env) {
             Ok(child) => child,
             Err(error) => {
                 let _ = guard.release().await;

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
-use nix::sys::signal::{SigSet, Signal as Blockable};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blockable};
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
@@ -60,12 +60,13 @@ fn ignored(status: &str) -> u64 {
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Makes Ctrl-Z and the terminal's stop signals pass us by: a supervisor that is stopped does not
-/// renew. Before any thread is started, since each has a mask of its own; the command gets a
-/// fresh one.
-pub(crate) fn block_job_control() -> io::Result<()> {
+/// Makes Ctrl-Z and the terminal's stop signals pass us by, since a supervisor that is stopped
+/// does not renew, and returns the mask from before, for the command. To be called before any
+/// thread is started: each has a mask of its own.
+pub(crate) fn block_job_control() -> io::Result<SigSet> {
     let stops = [Blockable::SIGTSTP, Blockable::SIGTTIN, Blockable::SIGTTOU];
-    Ok(stops.into_iter().collect::<SigSet>().thread_block()?)
+    let stops: SigSet = stops.into_iter().collect();
+    Ok(stops.thread_swap_mask(SigmaskHow::SIG_BLOCK)?)
 }
 
 /// Ends this program by the signal, so that a shell which runs it in a loop ends too.

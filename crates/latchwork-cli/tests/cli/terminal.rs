@@ -5,12 +5,12 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::{Place, Running, assert_code, said};
 
-/// `latchwork lock k -- sh script` on a terminal of its own, with `keys` typed once the script has
+/// `latchwork lock k -- sh script redirect` on a terminal of its own, with `keys` typed once the script has
 /// written `$D/in`.
-fn typed(place: &Place, script: &str, keys: &[u8]) -> Output {
+fn typed(place: &Place, script: &str, redirect: &str, keys: &[u8]) -> Output {
     std::fs::write(place.path("script"), script).expect("written");
     let line = format!(
-        "{} lock k --at {} -- sh {}",
+        "{} lock k --at {} -- sh {} {redirect}",
         env!("CARGO_BIN_EXE_latchwork"),
         place.at(),
         place.path("script").display()
@@ -31,7 +31,7 @@ fn typed(place: &Place, script: &str, keys: &[u8]) -> Output {
 #[test]
 fn the_command_can_read_the_terminal() {
     let place = Place::new();
-    let out = typed(&place, "echo in > $D/in; read word; echo got-$word", b"hello\n");
+    let out = typed(&place, "echo in > $D/in; read word; echo got-$word", "", b"hello\n");
     assert_code(&out, 0);
     assert!(said(&out).contains("got-hello"), "{}", said(&out));
 }
@@ -41,16 +41,14 @@ fn a_command_whose_output_goes_elsewhere_can_read_the_terminal() {
     let place = Place::new();
     let script = "echo in > $D/in; read word; echo got-$word > $D/got";
     // Not lent at first, since the output is no terminal: it is when the command asks.
-    std::fs::write(place.path("inner"), script).expect("written");
-    let outer = format!("sh {} > /dev/null", place.path("inner").display());
-    assert_code(&typed(&place, &outer, b"hello\n"), 0);
+    assert_code(&typed(&place, script, "> /dev/null", b"hello\n"), 0);
     assert_eq!(place.line("got"), "got-hello");
 }
 
 #[test]
 fn the_interrupt_key_ends_the_command() {
     let place = Place::new();
-    let out = typed(&place, "echo in > $D/in; exec sleep 1000", b"\x03");
+    let out = typed(&place, "echo in > $D/in; exec sleep 1000", "", b"\x03");
     assert_code(&out, 130);
     assert!(!place.is_held("k"));
 }
@@ -60,7 +58,7 @@ fn the_suspend_key_does_not_suspend() {
     let place = Place::new();
     let script = "trap 'echo on > $D/on' CONT
         echo in > $D/in; while [ ! -e $D/on ]; do sleep 0.05; done";
-    let out = typed(&place, script, b"\x1a");
+    let out = typed(&place, script, "", b"\x1a");
     assert_code(&out, 0);
     assert!(said(&out).contains("is not suspended"), "{}", said(&out));
 }
