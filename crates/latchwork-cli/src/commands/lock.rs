@@ -20,6 +20,7 @@ use crate::place::Place;
 use crate::span;
 use crate::supervise::{
     Ending, Keeper, Limits, Reason, Signals, Terminal, Watch, block_job_control, die_of, spawn,
+    tell_own_group,
 };
 use crate::voice::Voice;
 
@@ -216,6 +217,7 @@ impl Lock {
             (_, Some(number)) => match Signal::from_named_raw(number) {
                 // Ctrl-C reached the command only, and is meant for the calling script too.
                 Some(signal @ (Signal::INT | Signal::QUIT)) if ending.had_terminal => {
+                    tell_own_group(signal);
                     Ok(Run::DieOf(signal))
                 }
                 _ => Ok(Run::Exit(u8::try_from(128 + number).unwrap_or(u8::MAX))),

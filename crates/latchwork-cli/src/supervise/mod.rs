@@ -15,6 +15,6 @@ mod watch;
 
 pub(crate) use child::spawn;
 pub(crate) use keeper::{KEEPER, Keeper, keep};
-pub(crate) use signals::{Signals, block_job_control, die_of};
+pub(crate) use signals::{Signals, block_job_control, die_of, tell_own_group};
 pub(crate) use terminal::Terminal;
 pub(crate) use watch::{Ending, Limits, Reason, Watch, grace};

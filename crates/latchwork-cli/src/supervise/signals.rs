@@ -69,6 +69,12 @@ pub(crate) fn block_job_control() -> io::Result<SigSet> {
     Ok(stops.thread_swap_mask(SigmaskHow::SIG_BLOCK)?)
 }
 
+/// Passes a key such as Ctrl-C on to those whom it would have reached if the terminal had not been
+/// lent: the script that runs us, say. They only end if they hear it themselves.
+pub(crate) fn tell_own_group(signal: Signal) {
+    let _ = rustix::process::kill_current_process_group(signal);
+}
+
 /// Ends this program by the signal, so that a shell which runs it in a loop ends too.
 pub(crate) fn die_of(signal: Signal) -> std::process::ExitCode {
     let number = signal.as_raw();

@@ -5,18 +5,18 @@ use std::process::{Command, Output, Stdio};
 
 use crate::support::{Place, Running, assert_code, said};
 
-/// `latchwork lock k -- sh script redirect` on a terminal of its own, with `keys` typed once the script has
+/// `latchwork lock k -- sh script after` on a terminal of its own, with `keys` typed once the script has
 /// written `$D/in`.
-fn typed(place: &Place, script: &str, redirect: &str, keys: &[u8]) -> Output {
+fn typed(place: &Place, script: &str, after: &str, keys: &[u8]) -> Output {
     std::fs::write(place.path("script"), script).expect("written");
     let line = format!(
-        "{} lock k --at {} -- sh {} {redirect}",
+        "{} lock k --at {} -- sh {} {after}",
         env!("CARGO_BIN_EXE_latchwork"),
         place.at(),
         place.path("script").display()
     );
     let mut command = Command::new("script");
-    command.args(["-qec", &line, "/dev/null"]).env("D", place.path("")).env("SHELL", "/bin/sh");
+    command.args(["-qec", &line, "/dev/null"]).env("D", place.path("")).env("SHELL", "/bin/bash");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("`script` of util-linux is installed");
     let mut keyboard = child.stdin.take().expect("a pipe");
@@ -51,6 +51,15 @@ fn the_interrupt_key_ends_the_command() {
     let out = typed(&place, "echo in > $D/in; exec sleep 1000", "", b"\x03");
     assert_code(&out, 130);
     assert!(!place.is_held("k"));
+}
+
+#[test]
+fn the_interrupt_key_ends_a_loop_around_it() {
+    let place = Place::new();
+    let after = "; echo went-on";
+    let out = typed(&place, "echo in > $D/in; exec sleep 1000", after, b"\x03");
+    assert_code(&out, 130);
+    assert!(!said(&out).contains("went-on"), "{}", said(&out));
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Asking for the lock, with a line for whoever watches the wait.
 
+use std::cell::Cell;
+use std::convert::Infallible;
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -44,9 +46,10 @@ impl Lock {
             request = request.auto_renew(self.max_hold);
         }
         let got = if voice.is_watched() {
+            let shown = Shown::default();
             tokio::select! {
-                got = request.acquire() => { clear_line(); got }
-                () = self.show_wait(locks) => unreachable!("it never ends"),
+                got = request.acquire() => got,
+                never = self.show_wait(locks, &shown) => match never {},
             }
         } else {
             request.acquire().await
@@ -58,7 +61,7 @@ impl Lock {
     }
 
     /// Who is waited for and for how long, until the wait is over.
-    async fn show_wait(&self, locks: &Locks) {
+    async fn show_wait(&self, locks: &Locks, shown: &Shown) -> Infallible {
         const TICK: Duration = Duration::from_secs(1);
         let clock = locks.clock();
         let started = clock.now();
@@ -79,7 +82,7 @@ impl Lock {
                 span::show(Duration::from_secs(clock.now().since(started).as_secs())),
                 self.key,
             );
-            write_line(&line);
+            shown.replace(&line);
         }
     }
 
@@ -117,14 +120,29 @@ impl Lock {
     }
 }
 
-/// Replaces the line of the wait, cut so that it never wraps.
-fn write_line(line: &str) {
-    let width = rustix::termios::tcgetwinsize(rustix::stdio::stderr())
-        .map_or(80, |size| usize::from(size.ws_col).max(20));
-    let line: String = line.chars().take(width - 1).collect();
-    let _ = write!(std::io::stderr(), "\r\x1b[2K{line}");
+/// The line of the wait, which vanishes when the wait is over.
+#[derive(Default)]
+struct Shown(Cell<bool>);
+
+impl Shown {
+    /// Shows another line, cut so that it never wraps.
+    fn replace(&self, line: &str) {
+        let size = rustix::termios::tcgetwinsize(rustix::stdio::stderr());
+        let width = size.map_or(0, |size| usize::from(size.ws_col));
+        let width = if width == 0 { 80 } else { width };
+        let line: String = line.chars().take(width - 1).collect();
+        let _ = write!(std::io::stderr(), "{CLEAR}{line}");
+        self.0.set(true);
+    }
 }
 
-fn clear_line() {
-    let _ = write!(std::io::stderr(), "\r\x1b[2K");
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if self.0.get() {
+            let _ = write!(std::io::stderr(), "{CLEAR}");
+        }
+    }
 }
+
+/// To the beginning of the line, and away with what is there.
+const CLEAR: &str = "\r\x1b[2K";
