@@ -1,10 +1,179 @@
 //! The file provider: what only real processes and real files can show.
 #![cfg(all(feature = "file", target_os = "linux"))]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail it, and a child speaks by its output"
+)]
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use latchwork_lock::{Locks, PageRequest};
+use latchwork_lock::{
+    AcquireRequest, Acquired, FileLockProvider, Key, Lease, LockProvider, Locks, Mode, PageRequest,
+    Token, Wait, blocking,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+// ---- the other process -------------------------------------------------------------------------
+
+/// This test binary once more, in the part that `LATCHWORK_FILE_CHILD` names.
+struct Child {
+    process: std::process::Child,
+    said: Receiver<String>,
+}
+
+impl Child {
+    fn start(part: &str, dir: &Path, key: &str, ttl: Duration) -> Child {
+        let program = std::env::current_exe().expect("this program");
+        Self::start_as(Command::new(program), part, dir, key, ttl)
+    }
+
+    fn start_as(mut run: Command, part: &str, dir: &Path, key: &str, ttl: Duration) -> Child {
+        let mut process = run
+            .args(["--exact", "child_process", "--nocapture"])
+            .env("LATCHWORK_FILE_CHILD", part)
+            .env("LATCHWORK_FILE_DIR", dir)
+            .env("LATCHWORK_FILE_KEY", key)
+            .env("LATCHWORK_FILE_TTL", ttl.as_millis().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                // The harness writes on the same line.
+                if let Some((_, word)) = line.split_once("@ ") {
+                    let _ = tell.send(word.to_owned());
+                }
+            }
+        });
+        Child { process, said }
+    }
+
+    fn hold(dir: &Path, key: &str, ttl: Duration) -> (Child, u64) {
+        let child = Child::start("hold", dir, key, ttl);
+        let fence = child.hear("held");
+        (child, fence.parse().expect("a fence"))
+    }
+
+    /// Waits for a word, and gives what was said with it.
+    fn hear(&self, word: &str) -> String {
+        let said = self.said.recv_timeout(secs(20)).unwrap_or_else(|_| panic!("no {word:?}"));
+        let rest = said.strip_prefix(word).unwrap_or_else(|| panic!("{said:?} and not {word:?}"));
+        rest.trim().to_owned()
+    }
+
+    fn tell(&mut self, line: &str) {
+        let to = self.process.stdin.as_mut().expect("piped");
+        writeln!(to, "{line}").expect("told");
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("signalled");
+    }
+
+    fn kill(mut self) {
+        self.signal(Signal::KILL);
+        self.process.wait().expect("ended");
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Not a test of its own: what [`Child`] runs.
+#[test]
+fn child_process() {
+    let Ok(part) = std::env::var("LATCHWORK_FILE_CHILD") else { return };
+    let var = |name: &str| std::env::var(name).expect("set by the parent");
+    let dir = PathBuf::from(var("LATCHWORK_FILE_DIR"));
+    let key = var("LATCHWORK_FILE_KEY");
+    let ttl = Duration::from_millis(var("LATCHWORK_FILE_TTL").parse().expect("a number"));
+    let open = |dir: &Path| blocking::Locks::connect(&address(dir));
+    match part.as_str() {
+        "hold" | "wait" => {
+            let builder = FileLockProvider::builder(&dir);
+            let builder = match std::env::var("LATCHWORK_FILE_COMPANION") {
+                Ok(pid) => builder.companion(pid.parse().expect("a number")),
+                Err(_) => builder,
+            };
+            let locks = blocking::Locks::new(builder.open().expect("a directory"));
+            let request = locks.lock(&key).ttl(ttl);
+            let request = if part == "wait" { request.wait(secs(60)) } else { request };
+            let guard = request.acquire().expect("acquired");
+            say(&format!("held {}", guard.fence()));
+            // Until it is told to, or the parent is gone.
+            let mut line = String::new();
+            if std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
+                let answer = guard.release();
+                say(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
+            }
+        }
+        "loop" => {
+            let locks = open(&dir).expect("a directory");
+            say("ready");
+            let mut log = OpenOptions::new().append(true).open(dir.join("log")).expect("a log");
+            let me = std::process::id();
+            loop {
+                let guard = locks.lock(&key).ttl(ttl).wait(secs(60)).acquire().expect("acquired");
+                let fence = guard.fence();
+                log.write_all(format!("enter {fence} {me}\n").as_bytes()).expect("written");
+                std::thread::sleep(Duration::from_micros(u64::from(me % 7) * 300));
+                log.write_all(format!("leave {fence} {me}\n").as_bytes()).expect("written");
+                guard.release().expect("held to the end");
+            }
+        }
+        "lease" => {
+            let locks = open(&dir).expect("a directory");
+            let guard = locks.lock(&key).ttl(ttl).acquire().expect("acquired");
+            let lease = guard.into_lease().expect("a lease");
+            say(&format!("lease {}", serde_json::to_string(&lease).expect("serialises")));
+        }
+        "open" => {
+            let answer = open(&dir).and_then(|locks| {
+                locks.lock(&key).ttl(ttl).acquire().map(|guard| drop(guard.release()))
+            });
+            say(&match answer {
+                Ok(()) => "opened ok".to_owned(),
+                Err(error) => format!("opened {} {error}", error.code()),
+            });
+        }
+        "rounds" => {
+            say("ready");
+            for line in std::io::stdin().lines().map_while(Result::ok) {
+                let locks = open(&dir.join(line)).expect("a directory");
+                let guard = locks.lock(&key).ttl(ttl).wait(secs(20)).acquire().expect("acquired");
+                let fence = guard.fence();
+                guard.release().expect("released");
+                say(&format!("fence {fence}"));
+            }
+        }
+        other => panic!("no part {other}"),
+    }
+}
+
+fn say(line: &str) {
+    println!("@ {line}");
+}
+
+// ---- helpers -----------------------------------------------------------------------------------
 
 fn address(dir: &Path) -> String {
     format!("file://{}", dir.display())
@@ -14,9 +183,52 @@ async fn connect(dir: &Path) -> Locks {
     Locks::connect(&address(dir)).await.expect("a directory")
 }
 
+fn locks(dir: &Path) -> blocking::Locks {
+    blocking::Locks::connect(&address(dir)).expect("a directory")
+}
+
 fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a directory")
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(dir).expect("reads").map(|e| e.expect("an entry").path()).collect();
+    found.sort();
+    found
+}
+
+/// The one record there is.
+fn record(dir: &Path) -> PathBuf {
+    let found = files(&dir.join("keys"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+fn replace(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).expect("reads");
+    assert!(text.contains(from), "{from} is not in {text}");
+    fs::write(path, text.replace(from, to)).expect("written");
+}
+
+/// A bounded wait for a condition.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn waiters(locks: &blocking::Locks, key: &str) -> usize {
+    locks.inspect(key).expect("inspected").waiters.len()
+}
+
+// ---- the tests ---------------------------------------------------------------------------------
 
 #[tokio::test]
 async fn the_front_door_works() {
@@ -65,4 +277,636 @@ async fn the_front_door_works() {
     guard.release().await.expect("released");
     let left: Vec<_> = std::fs::read_dir(dir.path().join("keys")).expect("reads").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn two_processes_exclude_each_other() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (mut child, fence) = Child::hold(dir.path(), "k", secs(60));
+    let error = locks.lock("k").acquire().expect_err("taken");
+    assert_eq!(error.code(), "lock_taken");
+    assert!(error.to_string().contains(&child.process.id().to_string()), "{error}");
+    child.tell("release");
+    assert_eq!(child.hear("released"), "ok");
+    let guard = locks.lock("k").acquire().expect("free");
+    assert!(guard.fence().get() > fence);
+}
+
+#[test]
+fn a_killed_holder_frees_at_once() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    let waiting = std::thread::spawn({
+        let locks = locks.clone();
+        move || locks.lock("k").wait(secs(60)).acquire().map(|guard| guard.fence().get())
+    });
+    until("it waits", || waiters(&locks, "k") == 1);
+    child.signal(Signal::KILL); // and not waited for: a zombie holds nothing
+    let killed = Instant::now();
+    let got = waiting.join().expect("ended").expect("acquired");
+    assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
+    println!("freed {:?} after the kill", killed.elapsed());
+    assert!(got > fence);
+}
+
+#[test]
+fn a_lease_lives_while_a_companion_does() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let mut companion = Command::new("sleep").arg("600").spawn().expect("started");
+    let mut run = Command::new(std::env::current_exe().expect("this program"));
+    run.env("LATCHWORK_FILE_COMPANION", companion.id().to_string());
+    let child = Child::start_as(run, "hold", dir.path(), "k", secs(600));
+    child.hear("held");
+    child.kill();
+    let taken = locks.lock("k").wait(Duration::from_millis(600)).acquire().expect_err("held");
+    assert_eq!(taken.code(), "lock_taken");
+    companion.kill().expect("killed");
+    let killed = Instant::now();
+    let _guard = locks.lock("k").wait(secs(60)).acquire().expect("free");
+    assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
+    companion.wait().expect("ended");
+    let gone = FileLockProvider::builder(dir.path()).companion(companion.id()).open();
+    assert_eq!(gone.expect_err("it is dead").code(), "invalid_argument");
+}
+
+#[test]
+fn kills_at_any_instant_leave_order() {
+    kill_at_any_instant(&temp());
+}
+
+/// Where syncing costs nothing, edits are many more.
+#[test]
+fn kills_at_any_instant_leave_order_in_memory() {
+    match tempfile::tempdir_in("/dev/shm") {
+        Ok(dir) => kill_at_any_instant(&dir),
+        Err(error) => println!("SKIPPED kills_at_any_instant_leave_order_in_memory: {error}"),
+    }
+}
+
+fn kill_at_any_instant(dir: &tempfile::TempDir) {
+    fs::write(dir.path().join("log"), "").expect("written");
+    let start = || Child::start("loop", dir.path(), "k", secs(600));
+    let mut children: Vec<Child> = (0..4).map(|_| start()).collect();
+    children.iter().for_each(|c| drop(c.hear("ready")));
+    let began = Instant::now();
+    let mut kills = 0;
+    while began.elapsed() < secs(3) {
+        // A different instant each time; where in its loop that hits nobody knows.
+        std::thread::sleep(Duration::from_micros(5_000 + 1_117 * (kills % 41)));
+        let victim = (kills % 4) as usize;
+        std::mem::replace(&mut children[victim], start()).kill();
+        kills += 1;
+    }
+    children.into_iter().for_each(Child::kill);
+
+    let log = fs::read_to_string(dir.path().join("log")).expect("reads");
+    let (mut last, mut inside) = (0, None);
+    for line in log.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let fence: u64 = words[1].parse().expect("a fence");
+        if words[0] == "enter" {
+            assert!(fence > last, "fences grow: {line}");
+            (last, inside) = (fence, Some(fence)); // whoever was inside was killed there
+        } else {
+            assert_eq!(inside.take(), Some(fence), "somebody else came in: {line}");
+        }
+    }
+    println!("{kills} kills, {} entries", log.lines().filter(|l| l.starts_with("enter")).count());
+    assert!(kills > 10 && last > 0);
+    let locks = locks(dir.path());
+    let guard = locks.lock("k").wait(secs(10)).acquire().expect("no damage, nobody left");
+    assert!(guard.fence().get() > last);
+    assert!(locks.inspect("k").expect("inspected").waiters.is_empty());
+    guard.release().expect("released");
+    assert!(files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn a_stopped_holder_expires_and_learns_of_it() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (mut child, fence) = Child::hold(dir.path(), "k", Duration::from_millis(400));
+    child.signal(Signal::STOP);
+    let guard = locks.lock("k").wait(secs(20)).acquire().expect("it ran out");
+    assert!(guard.fence().get() > fence);
+    child.signal(Signal::CONT);
+    child.tell("release");
+    let code = child.hear("released");
+    assert!(code == "lock_expired" || code == "lock_lost", "{code}");
+    guard.release().expect("not touched by the late one");
+}
+
+#[test]
+fn a_stopped_waiter_does_not_block_the_queue() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let guard = locks.lock("k").ttl(secs(600)).acquire().expect("free");
+    let mut first = Child::start("wait", dir.path(), "k", secs(600));
+    until("the first waits", || waiters(&locks, "k") == 1);
+    let mut second = Child::start("wait", dir.path(), "k", secs(600));
+    until("the second waits", || waiters(&locks, "k") == 2);
+    first.signal(Signal::STOP);
+    guard.release().expect("released");
+    let released = Instant::now();
+    second.hear("held");
+    assert!(released.elapsed() > Duration::from_millis(1_500), "it was the first one's turn");
+    assert!(released.elapsed() < secs(6), "{:?}", released.elapsed());
+    first.signal(Signal::CONT);
+    until("the first queues again", || waiters(&locks, "k") == 1);
+    second.tell("release");
+    assert_eq!(second.hear("released"), "ok");
+    first.hear("held");
+    first.tell("release");
+    assert_eq!(first.hear("released"), "ok");
+}
+
+#[test]
+fn a_reboot_frees_everything() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("reads");
+    replace(&record(dir.path()), boot.trim(), "00000000-0000-0000-0000-000000000000");
+    assert!(!locks.exists("k").expect("inspected"));
+    let guard = locks.lock("k").acquire().expect("that was before the reboot");
+    assert!(guard.fence().get() > fence);
+    drop(child);
+}
+
+#[test]
+fn a_reused_pid_is_another_process() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    replace(&record(dir.path()), "\"start_ticks\": ", "\"start_ticks\": 1");
+    let guard = locks.lock("k").acquire().expect("its process is gone");
+    assert!(guard.fence().get() > fence);
+    drop(child);
+}
+
+#[test]
+fn a_process_of_another_namespace_lives_until_its_ttl() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let (child, _) = Child::hold(dir.path(), "k", secs(2));
+    replace(&record(dir.path()), "pid:[", "pid:[9");
+    child.kill();
+    assert!(locks.lock("k").try_acquire().expect("asked").is_none(), "who knows whether it lives");
+    let _guard = locks.lock("k").wait(secs(20)).acquire().expect("the ttl ended it");
+}
+
+#[test]
+fn many_processes_open_a_fresh_directory_at_once() {
+    let dir = temp();
+    let mut children: Vec<Child> =
+        (0..8).map(|_| Child::start("rounds", dir.path(), "k", secs(60))).collect();
+    children.iter().for_each(|c| drop(c.hear("ready")));
+    for round in 0..25 {
+        children.iter_mut().for_each(|c| c.tell(&format!("a/b/{round}")));
+        let fences: BTreeSet<String> = children.iter().map(|c| c.hear("fence")).collect();
+        assert_eq!(fences.len(), 8, "each has its own: {fences:?}");
+    }
+}
+
+#[test]
+fn a_lease_outlives_its_process_when_handed_over() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let mut child = Child::start("lease", dir.path(), "k", secs(600));
+    let lease: Lease = serde_json::from_str(&child.hear("lease")).expect("a lease");
+    assert!(child.process.wait().expect("ended").success());
+    assert!(locks.lock("k").try_acquire().expect("asked").is_none(), "it is still held");
+    let old = lease.fence;
+    let guard = locks.resume(lease.clone()).expect("resumed");
+    assert!(guard.fence() > old);
+    assert_eq!(locks.resume(lease).expect_err("one wins").code(), "lock_lost");
+    let text = fs::read_to_string(record(dir.path())).expect("reads");
+    assert!(text.contains(&format!("\"pid\": {}", std::process::id())), "{text}");
+    assert!(text.contains("\"handed_over\": false"), "{text}");
+    guard.release().expect("released");
+}
+
+#[test]
+fn a_damaged_record_is_not_free_and_can_be_broken() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let mut last = 0;
+    for damage in ["", "{", "[]", "{\"format\": 1}", "cut"] {
+        let other = locks.lock("other").acquire().expect("free");
+        let guard = locks.lock("k").acquire().expect("free");
+        assert!(guard.fence().get() > last);
+        last = guard.fence().get();
+        let path = dir.path().join("keys/lock%2Fk.json");
+        match damage {
+            "cut" => {
+                let text = fs::read(&path).expect("reads");
+                fs::write(&path, &text[..text.len() / 2]).expect("written");
+            }
+            text => fs::write(&path, text).expect("written"),
+        }
+        let before = fs::read(&path).expect("reads");
+        for error in [
+            locks.lock("k").acquire().expect_err("not free"),
+            locks.lock("k").wait(secs(5)).acquire().expect_err("not free"),
+            locks.inspect("k").expect_err("not free"),
+            guard.release().expect_err("cannot tell"),
+        ] {
+            assert_eq!(error.code(), "lock_backend", "{error}");
+            assert!(error.to_string().contains("lock%2Fk.json"), "{error}");
+        }
+        assert_eq!(fs::read(&path).expect("reads"), before, "nothing was changed");
+        let page = locks.list("", PageRequest::default()).expect("listed");
+        assert_eq!(page.keys.len(), 1, "the others are listed");
+        assert!(locks.break_lock("k").expect("broken").is_empty());
+        assert!(!path.exists());
+        other.release().expect("released");
+    }
+    // A healthy record of another key, or of a later version, is not ours to remove.
+    let _guard = locks.lock("k").acquire().expect("free");
+    let path = dir.path().join("keys/lock%2Fk.json");
+    replace(&path, "\"lock/k\"", "\"lock/K\"");
+    let error = locks.lock("k").acquire().expect_err("another key's");
+    assert!(error.code() == "lock_backend" && error.to_string().contains("lock/K"), "{error}");
+    assert_eq!(locks.break_lock("k").expect_err("another key's").code(), "lock_backend");
+    replace(&path, "\"lock/K\"", "\"lock/k\"");
+    replace(&path, "\"format\": 1", "\"format\": 2");
+    assert_eq!(locks.break_lock("k").expect_err("a later version's").code(), "lock_backend");
+    assert!(path.exists());
+}
+
+#[test]
+fn a_torn_fence_is_skipped_and_a_lost_one_refused() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let fence = || {
+        let guard = locks.lock("k").acquire()?;
+        let fence = guard.fence().get();
+        guard.release().map(|()| fence)
+    };
+    let (a, b) = (fence().expect("a fence"), fence().expect("a fence"));
+    assert_eq!(b, a + 1);
+    let shard = files(&dir.path().join("shards"));
+    assert_eq!(shard.len(), 1, "{shard:?}");
+    let file = OpenOptions::new().write(true).open(&shard[0]).expect("opens");
+    file.write_all_at(b"?", 4096 + 20).expect("torn"); // the newer one
+    let c = fence().expect("a fence");
+    assert!(c > b, "the torn one may have been the last: {c}");
+    assert!(fence().expect("healed") > c);
+    file.write_all_at(b"?", 20).expect("torn");
+    file.write_all_at(b"?", 4096 + 20).expect("torn");
+    let error = fence().expect_err("no fence is left");
+    assert_eq!(error.code(), "lock_backend");
+    assert!(error.to_string().contains(shard[0].to_str().expect("text")), "{error}");
+    assert!(files(&dir.path().join("keys")).is_empty(), "nothing was granted");
+}
+
+#[test]
+fn every_legal_key_has_its_own_record() {
+    let dir = temp();
+    let locks = locks(dir.path()).with_prefix("").expect("a prefix");
+    let long = |end: &str| format!("{}{end}", "ö".repeat(255));
+    let keys = [
+        ".",
+        "..",
+        "...",
+        "/",
+        "//",
+        "a/b",
+        "a%2Fb",
+        "../../etc/passwd",
+        ".hidden",
+        "Case",
+        "case",
+        "a b",
+        " ",
+        "~",
+        "%",
+        "*?[]",
+        "\\",
+        "ü",
+        "u\u{308}",
+        "日本",
+        "🦀",
+        "-rf",
+        "a.json",
+        "a",
+    ];
+    let long = [long("xx"), long("xy"), "x".repeat(512), "/".repeat(512)];
+    let keys: Vec<&str> = keys.into_iter().chain(long.iter().map(String::as_str)).collect();
+    let guards: Vec<_> =
+        keys.iter().map(|key| locks.lock(key).acquire().expect("its own")).collect();
+    for key in &keys {
+        assert!(locks.lock(key).try_acquire().expect("asked").is_none(), "{key:?}");
+    }
+    let names = files(&dir.path().join("keys"));
+    assert_eq!(names.len(), keys.len());
+    for name in &names {
+        let name = name.file_name().and_then(|n| n.to_str()).expect("a name");
+        assert!(name.is_ascii() && !name.starts_with('.'), "{name}");
+    }
+    let page = locks.list("", PageRequest::default()).expect("listed");
+    let mut sorted = keys.clone();
+    sorted.sort_unstable();
+    assert_eq!(page.keys.iter().map(|i| i.key.as_str()).collect::<Vec<_>>(), sorted);
+    guards.into_iter().for_each(|g| g.release().expect("released"));
+    assert!(files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn no_file_has_a_token() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let lease = locks.lock("k").acquire().expect("free").into_lease().expect("a lease");
+    let _child = Child::start("wait", dir.path(), "k", secs(60));
+    until("it waits", || waiters(&locks, "k") == 1);
+    let token = lease.token.expose();
+    let shapes = [
+        format!("{token:x}"),
+        format!("{token:X}"),
+        token.to_string(),
+        format!("{:x}", token.swap_bytes()),
+    ];
+    let mut looked = 0;
+    for path in ["", "keys", "shards"].iter().flat_map(|part| files(&dir.path().join(part))) {
+        if !path.is_file() {
+            continue;
+        }
+        let bytes = fs::read(&path).expect("reads");
+        let text = String::from_utf8_lossy(&bytes);
+        looked += 1;
+        assert!(shapes.iter().all(|s| !text.contains(s.as_str())), "{}", path.display());
+        assert!(bytes.windows(16).all(|w| w != token.to_be_bytes() && w != token.to_le_bytes()));
+    }
+    assert!(looked >= 2);
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    assert_eq!(mode(&dir.path().join("keys")), 0o700);
+    assert_eq!(mode(&record(dir.path())), 0o600);
+    drop(locks.resume(lease).expect("resumed"));
+}
+
+#[test]
+fn a_drop_without_a_runtime_is_flushed_by_close() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    for _ in 0..20 {
+        let guards: Vec<_> = (0..5)
+            .map(|n| locks.lock(format!("k{n}")).acquire().expect("flushed before"))
+            .collect();
+        std::thread::spawn(move || drop(guards)).join().expect("dropped");
+        locks.close();
+        assert!(files(&dir.path().join("keys")).is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_dropped_question_leaves_nothing() {
+    let dir = temp();
+    let locks = connect(dir.path()).await;
+    for round in 0..60_u32 {
+        // Dropped before, in and after the edit, with and without a wait.
+        let patience = Duration::from_micros(u64::from(round) * 150);
+        let held = match round % 2 {
+            0 => None,
+            _ => Some(locks.lock("k").acquire().await.expect("nothing was left")),
+        };
+        let asking = locks.lock("k").wait(secs(60)).acquire();
+        let got = tokio::time::timeout(patience, asking).await;
+        drop(got);
+        drop(held);
+        locks.close().await;
+        let left = files(&dir.path().join("keys"));
+        // An edit that was under way ends after the close, and then sees that nobody wants it.
+        assert!(left.is_empty(), "round {round}: {}", fs::read_to_string(&left[0]).expect("reads"));
+    }
+}
+
+#[test]
+fn a_question_that_nobody_waits_for_is_not_asked() {
+    let dir = temp();
+    // One thread for edits, and it is busy: the question is still to be asked when it is dropped.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let locks = connect(dir.path()).await;
+        let lease = locks.lock("r").acquire().await.expect("free").into_lease().await;
+        let lease = lease.expect("a lease");
+        let (go, wait) = channel();
+        let busy = tokio::task::spawn_blocking(move || wait.recv());
+        let soon = Duration::from_millis(20);
+        let asked = tokio::time::timeout(soon, locks.lock("k").acquire()).await;
+        assert!(asked.is_err(), "nobody can answer");
+        let resumed = tokio::time::timeout(soon, locks.resume(lease.clone())).await;
+        assert!(resumed.is_err(), "nobody can answer");
+        locks.close().await;
+        go.send(()).expect("heard");
+        busy.await.expect("ended").expect("told");
+        tokio::task::spawn_blocking(|| ()).await.expect("after the question");
+        assert!(!locks.exists("k").await.expect("inspected"), "a grant without an owner");
+        // The lease was not rotated to a token that nobody has.
+        locks.resume(lease).await.expect("still there").release().await.expect("released");
+    });
+}
+
+#[tokio::test]
+async fn a_provider_needs_no_front_door_to_leave_the_queue() {
+    let dir = temp();
+    let provider = FileLockProvider::open(dir.path()).expect("a directory");
+    let request = |wait| AcquireRequest {
+        key: Key::new("k").expect("a key"),
+        mode: Mode::Exclusive,
+        token: Token::random(),
+        owner: None,
+        note: None,
+        ttl: secs(600),
+        wait,
+        retry_interval: secs(1),
+        sent_at: provider.clock().now(),
+    };
+    let first = request(Wait::No);
+    let granted = provider.acquire(&first).await.expect("asked");
+    assert!(matches!(granted, Acquired::Granted(_)), "{granted:?}");
+    let second = request(Wait::Forever);
+    let waiting = tokio::time::timeout(Duration::from_millis(300), provider.acquire(&second));
+    assert!(waiting.await.is_err());
+    provider.close().await;
+    let found = provider.inspect(&first.key).await.expect("inspected");
+    assert_eq!((found.holders.len(), found.waiters.len()), (1, 0));
+    // Asked again, the same grant (L17).
+    let Acquired::Granted(again) = provider.acquire(&first).await.expect("asked") else {
+        panic!("it is ours");
+    };
+    assert_eq!(again.fence, found.holders[0].fence);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_waiters_all_get_their_turn() {
+    let dir = temp();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let locks = connect(dir.path()).await;
+        for _ in 0..20 {
+            let (locks, inside) = (locks.clone(), inside.clone());
+            tasks.push(tokio::spawn(async move {
+                let guard = locks.lock("k").wait(secs(60)).acquire().await.expect("its turn");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                let fence = guard.fence().get();
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.expect("held to the end");
+                fence
+            }));
+        }
+    }
+    let began = Instant::now();
+    let mut fences = BTreeSet::new();
+    for task in tasks {
+        fences.insert(task.await.expect("ended"));
+    }
+    println!("60 turns in {:?}", began.elapsed());
+    assert_eq!(fences.len(), 60);
+    assert!(files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn opening_sweeps_now_and_then() {
+    let dir = temp();
+    let (child, _) = Child::hold(dir.path(), "forgotten", secs(600));
+    child.kill();
+    let _open = locks(dir.path());
+    assert_eq!(files(&dir.path().join("keys")).len(), 1, "it was swept just before");
+    let swept = OpenOptions::new().write(true).open(dir.path().join("swept")).expect("opens");
+    swept.set_modified(std::time::UNIX_EPOCH).expect("set");
+    let _open = locks(dir.path());
+    until("it is swept", || files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn listing_cleans_up_after_the_dead() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let children: Vec<Child> =
+        ["a", "b", "c"].iter().map(|key| Child::hold(dir.path(), key, secs(600)).0).collect();
+    assert_eq!(locks.list("", PageRequest::default()).expect("listed").keys.len(), 3);
+    children.into_iter().for_each(Child::kill);
+    assert_eq!(files(&dir.path().join("keys")).len(), 3);
+    assert!(locks.list("", PageRequest::default()).expect("listed").keys.is_empty());
+    assert!(files(&dir.path().join("keys")).is_empty());
+}
+
+#[test]
+fn whoever_is_stopped_in_an_edit_is_an_outage_and_no_contention() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    locks.lock("k").acquire().expect("free").release().expect("released");
+    let shard = files(&dir.path().join("shards"));
+    let file = OpenOptions::new().write(true).open(&shard[0]).expect("opens");
+    file.lock().expect("locked");
+    let error = locks.lock("k").acquire().expect_err("somebody edits");
+    assert_eq!(error.code(), "lock_unavailable");
+    assert!(error.to_string().contains("/proc/locks"), "{error}");
+    file.unlock().expect("unlocked");
+    locks.close();
+    let _guard = locks.lock("k").acquire().expect("free");
+}
+
+#[test]
+fn addresses_are_checked() {
+    let dir = temp();
+    let base = address(dir.path());
+    for bad in [
+        format!("{base}?allow-network-fs=maybe"),
+        format!("{base}?wait=1"),
+        "file:locks".into(),
+        "file://".into(),
+        "file://elsewhere/locks".into(),
+    ] {
+        let error = blocking::Locks::connect(&bad).expect_err(&bad);
+        assert_eq!(error.code(), "invalid_argument", "{bad}: {error}");
+    }
+    blocking::Locks::connect(&format!("{base}?allow-network-fs=true")).expect("known");
+    fs::write(dir.path().join("file"), "").expect("written");
+    let error = blocking::Locks::connect(&format!("{base}/file")).expect_err("no directory");
+    assert_eq!(error.code(), "lock_backend", "{error}");
+}
+
+#[test]
+fn a_directory_without_permission_is_a_clear_error() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = temp();
+    let inside = dir.path().join("locks");
+    locks(&inside).lock("k").acquire().expect("free").release().expect("released");
+    fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("set");
+    let said = if rustix::process::geteuid().is_root() {
+        // The build directory may be closed to others, so the program moves.
+        let program = dir.path().join("program");
+        fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
+        let mut run = Command::new("setpriv");
+        run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        let child = Child::start_as(run, "open", &inside, "k", secs(10));
+        child.hear("opened")
+    } else {
+        fs::set_permissions(&inside, PermissionsExt::from_mode(0o000)).expect("set");
+        let child = Child::start("open", &inside, "k", secs(10));
+        let said = child.hear("opened");
+        fs::set_permissions(&inside, PermissionsExt::from_mode(0o700)).expect("set");
+        said
+    };
+    assert!(said.starts_with("lock_backend"), "{said}");
+    assert!(said.contains("permission denied") && said.contains("locks"), "{said}");
+}
+
+#[test]
+fn a_full_disk_is_an_outage_and_loses_nothing() {
+    let dir = temp();
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+        .arg(dir.path())
+        .stderr(Stdio::null())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        println!("SKIPPED a_full_disk_is_an_outage_and_loses_nothing: needs the right to mount");
+        return;
+    }
+    let _unmount = Unmount(dir.path().to_owned());
+    let locks = locks(dir.path());
+    let held = locks.lock("held").acquire().expect("free");
+    let fence = held.fence();
+    let fill = dir.path().join("fill");
+    let mut file = fs::File::create(&fill).expect("created");
+    while file.write_all(&[0; 1024]).is_ok() {}
+
+    let error = locks.lock("k").acquire().expect_err("no space");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    assert!(error.is_temporary() && error.to_string().contains("space"), "{error}");
+    assert!(!locks.exists("k").expect("inspected"), "nothing was granted");
+    let error = held.refresh_with(latchwork_lock::Refresh {
+        threshold: Some(Duration::ZERO),
+        ..Default::default()
+    });
+    assert_eq!(error.expect_err("no space").code(), "lock_unavailable");
+    let holders = locks.inspect("held").expect("inspected").holders;
+    assert_eq!(holders[0].fence, fence, "nothing was lost");
+    held.release().expect("a release needs no space");
+    assert!(!locks.exists("held").expect("inspected"));
+
+    drop(file);
+    fs::remove_file(&fill).expect("removed");
+    let guard = locks.lock("held").acquire().expect("there is space");
+    assert!(guard.fence() > fence);
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
 }

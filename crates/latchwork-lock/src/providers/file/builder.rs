@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
 use super::fault::{self, NAME};
-use super::process::Here;
+use super::process::{Here, Process};
 use super::provider::FileLockProvider;
 use super::store::Store;
 use crate::{Error, Result, SystemClock};
@@ -42,17 +42,23 @@ impl FileLockProviderBuilder {
     /// system.
     pub fn open(self) -> Result<FileLockProvider> {
         const DURING: &str = "opening the directory";
-        let here = Here::new(&self.companions).map_err(|e| match self.companions[..] {
-            [] => fault::io(DURING, Path::new("/proc"), e),
-            _ => Error::invalid_argument("companion", format!("it is no running process ({e})")),
+        let companion = |pid: &u32| {
+            Process::of(*pid).map_err(|e| {
+                Error::invalid_argument("companion", format!("{pid} is no running process ({e})"))
+            })
+        };
+        let companions = self.companions.iter().map(companion).collect::<Result<_>>()?;
+        let here = Here::new(companions).map_err(|e| {
+            Error::backend(NAME, DURING, format!("it needs /proc, and: {e}"), Some(Box::new(e)))
         })?;
         // A later change of the working directory must not change the locks.
         let root = std::path::absolute(&self.directory)
             .map_err(|e| fault::io(DURING, &self.directory, e))?;
-        let store = Store::open(&root, SystemClock::shared(), here)?;
         if !self.allow_network {
-            refuse_network(&root)?;
+            // Before anything is made there.
+            refuse_network(root.ancestors().find(|path| path.exists()).unwrap_or(&root))?;
         }
+        let store = Store::open(&root, SystemClock::shared(), here)?;
         Ok(FileLockProvider::of(store))
     }
 }
@@ -78,9 +84,9 @@ fn refuse_network(root: &Path) -> Result<()> {
         rustix::fs::statfs(root).map_err(|e| fault::io("opening the directory", root, e))?;
     // The field's width depends on the machine; the numbers have 32 bits.
     let kind = found.f_type as u32;
-    match NETWORK.iter().find(|(magic, _)| *magic == kind) {
+    match network(kind) {
         None => Ok(()),
-        Some((_, name)) => Err(Error::backend(
+        Some(name) => Err(Error::backend(
             NAME,
             "opening the directory",
             format!(
@@ -91,5 +97,24 @@ fn refuse_network(root: &Path) -> Result<()> {
             ),
             None,
         )),
+    }
+}
+
+fn network(kind: u32) -> Option<&'static str> {
+    NETWORK.iter().find(|(magic, _)| *magic == kind).map(|(_, name)| *name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn network_file_systems_are_known_by_their_number() {
+        // As linux/magic.h and statfs(2) have them; the upper ones do not fit into 31 bits.
+        assert_eq!(network(0x6969), Some("NFS"));
+        assert_eq!(network(0xFF53_4D42_u32.cast_signed() as u32), Some("CIFS"));
+        for local in [0xEF53, 0x0102_1994, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x2FC1_2FC1] {
+            assert_eq!(network(local), None, "ext4, tmpfs, xfs, btrfs, overlay, zfs");
+        }
     }
 }

@@ -27,6 +27,7 @@ mod record;
 mod release;
 mod shard;
 mod store;
+mod sweep;
 mod wait;
 mod watch;
 

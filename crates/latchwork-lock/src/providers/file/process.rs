@@ -31,6 +31,13 @@ pub(super) struct Asker {
     pub(super) until: crate::Moment,
 }
 
+impl Process {
+    /// A process that runs now.
+    pub(super) fn of(pid: u32) -> io::Result<Self> {
+        Ok(Process { pid, start_ticks: Stat::read(&pid.to_string())?.start_ticks })
+    }
+}
+
 impl Asker {
     /// `host:pid`.
     pub(super) fn label(&self) -> String {
@@ -49,25 +56,21 @@ pub(super) struct Here {
 }
 
 impl Here {
-    pub(super) fn new(companions: &[u32]) -> io::Result<Self> {
+    pub(super) fn new(companions: Vec<Process>) -> io::Result<Self> {
         let pid = std::process::id();
-        let process = Process { pid, start_ticks: 0 };
         // A /proc of another namespace numbers processes differently: nothing there can be used.
         let own = Stat::read("self")?;
         let pid_namespace = match fs::read_link("/proc/self/ns/pid") {
             Ok(link) if own.pid == pid => Some(link.to_string_lossy().into_owned()),
             _ => None,
         };
-        let companions = companions.iter().map(|pid| {
-            let stat = Stat::read(&pid.to_string())?;
-            Ok(Process { pid: *pid, start_ticks: stat.start_ticks })
-        });
+        let host = crate::process_label().rsplit_once(':').map_or("", |(host, _)| host);
         Ok(Here {
             boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
             asker: Asker {
-                host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
-                process: Process { start_ticks: own.start_ticks, ..process },
-                companions: companions.collect::<io::Result<_>>()?,
+                host: host.to_owned(),
+                process: Process { pid, start_ticks: own.start_ticks },
+                companions,
                 pid_namespace,
                 handed_over: false,
                 until: crate::Moment::NEVER,
@@ -78,12 +81,6 @@ impl Here {
     /// This process, as it goes into a record.
     pub(super) fn asker(&self, until: crate::Moment) -> Asker {
         Asker { until, ..self.asker.clone() }
-    }
-
-    /// Those of its processes that can be seen from here and can end before it gives up.
-    pub(super) fn visible(&self, asker: &Asker) -> impl Iterator<Item = Process> {
-        let seen = !asker.handed_over && self.sees(asker);
-        asker.processes().filter(move |p| seen && *p != self.asker.process)
     }
 
     fn sees(&self, asker: &Asker) -> bool {
@@ -100,6 +97,15 @@ pub(super) struct Census<'a> {
 impl<'a> Census<'a> {
     pub(super) fn new(here: &'a Here) -> Self {
         Census { here, seen: vec![(here.asker.process, true)] }
+    }
+
+    /// Those of its processes, but for this one, whose death would matter and could be seen.
+    pub(super) fn mortals(&mut self, asker: &Asker) -> Vec<Process> {
+        if asker.handed_over || !self.here.sees(asker) {
+            return Vec::new();
+        }
+        let own = self.here.asker.process;
+        asker.processes().filter(|p| *p != own && self.lives(*p)).collect()
     }
 
     /// Whether nobody is left who could use or release the lease.
@@ -184,14 +190,13 @@ mod tests {
 
     #[test]
     fn a_process_lives_until_it_ends() {
-        let here = Here::new(&[]).expect("this process");
+        let here = Here::new(Vec::new()).expect("this process");
         assert!(lives(here.asker.process));
         let reused =
             Process { start_ticks: here.asker.process.start_ticks + 1, ..here.asker.process };
         assert!(!lives(reused), "the number was used again by another");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("starts");
-        let stat = Stat::read(&child.id().to_string()).expect("runs");
-        let process = Process { pid: child.id(), start_ticks: stat.start_ticks };
+        let process = Process::of(child.id()).expect("runs");
         assert!(lives(process));
         child.kill().expect("killed");
         // Not yet waited for: a zombie holds nothing.

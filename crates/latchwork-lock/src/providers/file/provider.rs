@@ -9,7 +9,7 @@ use super::process::Asker;
 use super::release::{Releases, release};
 use super::store::{Edit, Store};
 use super::watch::Watch;
-use super::{blocking, name, wait};
+use super::{blocking, name, sweep, wait};
 use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -57,6 +57,7 @@ impl FileLockProvider {
 
     pub(super) fn of(store: Store) -> Self {
         let store = Arc::new(store);
+        sweep::start_if_due(&store);
         FileLockProvider {
             watch: Arc::new(Watch::new(store.clone())),
             releases: Arc::default(),
@@ -101,7 +102,7 @@ impl LockProvider for FileLockProvider {
             CrossProcess,
             Bounded,
         ])
-        .with_granularity(Duration::from_millis(200))
+        .with_granularity(Duration::from_millis(100))
         .with_claim_window(CLAIM_WINDOW);
         DECLARED
     }
@@ -159,7 +160,10 @@ impl LockProvider for FileLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let (store, key) = (self.store.clone(), key.clone());
         blocking::run("inspecting", move || {
-            let (rules, _) = store.peek(&key)?;
+            let (rules, due) = store.peek(&key)?;
+            if due && rules.is_empty() {
+                store.tidy(&key);
+            }
             Ok(Reporter::new(&*store.clock).inspection(key.as_str(), &rules, Asker::label))
         })
         .await
@@ -172,7 +176,6 @@ impl LockProvider for FileLockProvider {
             let found = store.all(&prefix)?;
             let mut keys: Vec<Inspection> = found
                 .iter()
-                .filter(|(_, rules)| !rules.is_empty())
                 .map(|(key, rules)| report.inspection(key.as_str(), rules, Asker::label))
                 .collect();
             keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));

@@ -1,10 +1,12 @@
 //! Where the truth lives: one record a key, edited under its shard's lock.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
@@ -24,6 +26,8 @@ pub(super) struct Store {
     pub(super) here: Here,
     /// Threads of one process take turns here, which is cheaper than asking the kernel again.
     turns: Box<[Mutex<()>]>,
+    /// How many leases were asked for; see [`sweep`](super::sweep).
+    pub(super) asked: AtomicU32,
 }
 
 /// What a change may use: the time, read under the lock, and fences.
@@ -54,6 +58,7 @@ impl Store {
             clock,
             here,
             turns: (0..SHARDS).map(|_| Mutex::new(())).collect(),
+            asked: AtomicU32::new(0),
         };
         for dir in [&store.keys, &store.shards] {
             DirBuilder::new()
@@ -118,6 +123,7 @@ impl Store {
         const DURING: &str = "listing the keys";
         let wrong = |e| fault::io(DURING, &self.keys, e);
         let mut found = Vec::new();
+        // Listing is also what cleans up after those who were killed.
         for entry in fs::read_dir(&self.keys).map_err(wrong)? {
             let path = entry.map_err(wrong)?.path();
             let record = match self.read(&path, None) {
@@ -131,8 +137,15 @@ impl Store {
             if !record.key().starts_with(prefix) {
                 continue;
             }
-            if let Ok(key) = Key::try_from(record.key().to_owned()) {
-                found.push((key, self.view(&record).0));
+            let Ok(key) = Key::try_from(record.key().to_owned()) else { continue };
+            if path.file_name() != Some(OsStr::new(&place(key.as_str()).file)) {
+                continue; // a copy that somebody made
+            }
+            let (rules, due) = self.view(&record);
+            if !rules.is_empty() {
+                found.push((key, rules));
+            } else if due {
+                self.tidy(&key);
             }
         }
         Ok(found)
@@ -147,6 +160,13 @@ impl Store {
         match self.read(&path, Some(key))? {
             Found::Damaged(_) => self.remove(&path).map(|()| true),
             _ => Ok(false),
+        }
+    }
+
+    /// Removes what remains of a key that nobody uses; if that fails, the next one will do it.
+    pub(super) fn tidy(&self, key: &Key) {
+        if let Err(error) = self.edit(key, |_, _| ()) {
+            tracing::debug!(%key, %error, "an old record was not removed");
         }
     }
 

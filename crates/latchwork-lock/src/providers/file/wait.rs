@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::process::Asker;
 use super::provider::FileLockProvider;
 use super::store::Store;
-use super::{blocking, name};
+use super::{blocking, name, sweep};
 use crate::rules::{Party, Reporter, Verdict};
 use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
@@ -17,6 +17,7 @@ pub(super) async fn acquire(
     provider: &FileLockProvider,
     request: &AcquireRequest,
 ) -> Result<Acquired> {
+    sweep::count(&provider.store);
     let clock = &provider.store.clock;
     let deadline = match request.wait {
         Wait::No => Moment::default(),
@@ -45,18 +46,18 @@ pub(super) async fn acquire(
         let store = provider.store.clone();
         let answer = blocking::run("asking for a lease", move || question.ask(&store)).await;
         match answer {
-            Ok(Answer(Verdict::Granted(mut grant), _)) => {
+            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= seat.is_some();
                 // The ttl began in the edit, which began after this moment.
-                grant.trusted_from = grant.waited.then_some(asked_at);
+                grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
             }
-            Ok(Answer(Verdict::Refused, holder)) => {
+            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
                 queued.armed = false;
                 return Ok(Acquired::Taken(holder));
             }
-            Ok(Answer(Verdict::Queued, _)) => {
+            Ok(Answer { verdict: Verdict::Queued, .. }) => {
                 let seat = seat.get_or_insert_with(|| provider.watch.join(&request.key, id));
                 seat.changed(&**clock, deadline).await;
             }
@@ -76,11 +77,17 @@ struct Question {
     wanted: Wanted,
 }
 
-struct Answer(Verdict, Option<Box<Holder>>);
+struct Answer {
+    verdict: Verdict,
+    /// Whether the ttl of the grant began with this very question.
+    began: bool,
+    holder: Option<Box<Holder>>,
+}
 
 impl Question {
     fn ask(self, store: &Store) -> Result<Answer> {
         let Question { key, party, wait, wanted } = self;
+        let mut began = false;
         let (verdict, rules) = store.edit(&key, |rules, edit| {
             // Under the lock: the release that follows an abandoned question comes after this.
             if !wanted.is_wanted() {
@@ -89,6 +96,7 @@ impl Question {
             let now = edit.now;
             // Whoever asks a last time may be next.
             rules.admit(now, &mut edit.fences(), |_| {});
+            began = !rules.holder_mut(party.id).is_some_and(|held| held.claimed);
             rules.ask(party, wait, now, &mut edit.fences())
         })?;
         let holder = match verdict {
@@ -98,7 +106,7 @@ impl Question {
             }),
             _ => None,
         };
-        Ok(Answer(verdict, holder))
+        Ok(Answer { verdict, began, holder })
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::Notify;
 
 use super::name::place;
-use super::process::{Process, lives};
+use super::process::{Census, Process, lives};
 use super::store::Store;
 use super::wait::UNWATCHED_TICK;
 use crate::rules::Id;
@@ -234,19 +234,19 @@ impl Watcher {
             let fd = i32::try_from(process.pid)
                 .ok()
                 .and_then(Pid::from_raw)
-                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok())
-                // The number may have become another's just before.
-                .filter(|_| lives(process));
-            match fd {
-                Some(fd) => {
+                .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
+            // Asked after the descriptor was made: the number may have become another's before.
+            let look_again = match fd {
+                Some(fd) if lives(process) => {
                     self.deaths.insert(process, fd);
+                    continue;
                 }
-                None => {
-                    let soon = self.store.clock.now().after(UNSEEN_DEATH);
-                    let behind = self.watched.values_mut().filter(|w| w.ahead.contains(&process));
-                    behind.for_each(|w| w.look_at = w.look_at.min(soon));
-                }
-            }
+                None if lives(process) => self.store.clock.now().after(UNSEEN_DEATH),
+                // It died since the look. The next look no longer names it.
+                _ => Moment::default(),
+            };
+            let behind = self.watched.values_mut().filter(|w| w.ahead.contains(&process));
+            behind.for_each(|w| w.look_at = w.look_at.min(look_again));
         }
     }
 
@@ -310,8 +310,9 @@ fn look(store: &Store, key: &Key) -> Result<View> {
     if due && !rules.is_empty() {
         rules = store.edit(key, |_, _| ())?.1;
     }
+    let mut census = Census::new(&store.here);
     let parties = rules.holders.iter().map(|h| &h.party).chain(&rules.queue);
-    let mut ahead: Vec<Process> = parties.flat_map(|p| store.here.visible(&p.extra)).collect();
+    let mut ahead: Vec<Process> = parties.flat_map(|p| census.mortals(&p.extra)).collect();
     ahead.sort_unstable_by_key(|p| p.pid);
     ahead.dedup();
     let until = rules.queue.iter().map(|w| w.extra.until).min().unwrap_or(Moment::NEVER);
