@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use latchwork::lock::{Guard, Locks, Moment};
+use latchwork::lock::{self, Guard, Locks, Moment};
 use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 
@@ -107,6 +107,9 @@ interactive shell's jobs) is out of its reach.",
     )
 }
 
+/// How long to wait for a place that does not answer when there is nothing left to protect.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// How the run ended, if it did not fail.
 enum Run {
     Exit(u8),
@@ -152,7 +155,7 @@ impl Lock {
         };
         let run = self.hold(voice, mask, keeper, &mut signals, &locks, guard).await;
         // A release that could not be told is tried once more, but not for long.
-        let _ = tokio::time::timeout(Duration::from_secs(2), locks.close()).await;
+        let _ = tokio::time::timeout(PATIENCE, locks.close()).await;
         run
     }
 
@@ -173,7 +176,7 @@ impl Lock {
         let child = match spawn(&self.command, keeper.group(), mask, &env) {
             Ok(child) => child,
             Err(error) => {
-                let _ = guard.release().await;
+                let _ = release(guard).await;
                 return Err(self.not_started(&error, keeper));
             }
         };
@@ -197,7 +200,7 @@ impl Lock {
     async fn finish(&self, ending: Ending, guard: Guard, voice: Voice) -> Result<Run, Failure> {
         if let Some(reason) = ending.stopped {
             // What is left of the lease is of no use to anybody.
-            let _ = guard.release().await;
+            let _ = release(guard).await;
             let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
             return Ok(Run::Exit(exit as u8));
         }
@@ -205,10 +208,11 @@ impl Lock {
             self.tell_left_behind(&ending.left_behind, voice);
         }
         let fence = guard.fence();
-        match guard.release().await {
-            Ok(()) => {}
-            Err(error) if error.is_loss() => return Err(self.lost_unseen(fence)),
-            Err(error) => self.tell_not_released(&error, voice),
+        match release(guard).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.is_loss() => return Err(self.lost_unseen(fence)),
+            Some(Err(error)) => self.tell_not_released(error.code(), &error.to_string(), voice),
+            None => self.tell_not_released("lock_unavailable", "no answer", voice),
         }
         let Some(status) = ending.status else {
             return Err(Failure::internal("the command's exit code cannot be known"));
@@ -249,6 +253,11 @@ impl Lock {
         let name = Path::new(&program).file_name().map(|name| name.display().to_string());
         name.unwrap_or(program).chars().filter(|c| !c.is_control()).take(60).collect()
     }
+}
+
+/// Releases, but does not wait for a place that does not answer: the ttl ends what cannot be told.
+async fn release(guard: Guard) -> Option<lock::Result<()>> {
+    tokio::time::timeout(PATIENCE, guard.release()).await.ok()
 }
 
 fn cannot(what: &'static str) -> impl Fn(io::Error) -> Failure {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, assert_code, eventually, runs, said, text};
+use crate::support::{Place, Running, assert_code, eventually, runs, said, state, text};
 
 /// A script with a grandchild, which would live on by itself.
 const WITH_GRANDCHILD: &str = "sleep 1000 & echo $$ $! > $D/pids; wait";
@@ -33,6 +33,27 @@ fn a_killed_supervisor_takes_the_group_with_it_and_the_lock_follows() {
 }
 
 #[test]
+fn the_lock_is_not_free_before_the_keeper_has_done_its_work() {
+    // Orphans come to us: the kernel would continue a stopped group that has no parent left.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("allowed");
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], WITH_GRANDCHILD));
+    let pids = place.line("pids");
+    let (child, grandchild) = pids.split_once(' ').expect("two of them");
+    let keeper = group_of(child);
+    kill_process(keeper, Signal::STOP).expect("the keeper leads the group");
+    eventually("the keeper's stop", || state(&keeper.to_string()) == Some('T'));
+    holder.send(Signal::KILL);
+    eventually("the end of the command itself", || !runs(child));
+    let refused = place.lock("k", &["--wait", "1s"], "exit 9").output().expect("it runs");
+    assert_code(&refused, 75);
+    assert!(runs(grandchild), "which is why");
+    kill_process(keeper, Signal::CONT).expect("the keeper is there");
+    let options = ["--wait", "30s"];
+    assert_code(&Running::start(&mut place.lock("k", &options, NOBODY_RUNS)).output(), 0);
+}
+
+#[test]
 fn a_group_that_ignores_everything_dies_too() {
     let place = Place::new();
     let script = r#"trap "" INT TERM HUP QUIT
@@ -47,10 +68,9 @@ fn a_group_that_ignores_everything_dies_too() {
 #[test]
 fn a_command_whose_keeper_died_is_stopped() {
     let place = Place::new();
-    let script = "echo $(cut -d' ' -f5 /proc/$$/stat) > $D/group; exec sleep 1000";
+    let script = "echo $$ > $D/pid; exec sleep 1000";
     let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], script));
-    let keeper = Pid::from_raw(place.line("group").parse().expect("a number")).expect("a process");
-    kill_process(keeper, Signal::KILL).expect("the keeper leads the group");
+    kill_process(group_of(&place.line("pid")), Signal::KILL).expect("the keeper leads the group");
     let out = holder.output();
     assert_code(&out, 70);
     assert!(text(&out).contains("keeper"), "{}", text(&out));
@@ -78,4 +98,10 @@ fn a_supervisor_that_was_stopped_past_its_ttl_kills_the_command_first() {
     assert!(continued.elapsed() < Duration::from_secs(5), "at once: {:?}", continued.elapsed());
     assert!(text(&out).contains("is gone"), "{}", text(&out));
     assert!(!pids.split(' ').any(runs));
+}
+
+/// The leader of a process's group.
+fn group_of(pid: &str) -> Pid {
+    let pid = Pid::from_raw(pid.parse().expect("a number"));
+    rustix::process::getpgid(pid).expect("it runs")
 }

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use rustix::fs::{FlockOperation, flock};
+
 use crate::support::{Place, Running, assert_code, runs, text};
 
 /// A script with a grandchild.
@@ -87,4 +89,27 @@ fn a_lease_that_cannot_be_renewed_stops_the_command() {
     assert_code(&out, 76);
     assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
     assert!(!pids.split(' ').any(runs));
+}
+
+#[test]
+fn a_place_that_does_not_answer_stops_the_command_in_time() {
+    let place = Place::new();
+    let script =
+        "trap 'echo told > $D/told; exit 0' TERM; echo > $D/in; while :; do sleep 0.01; done";
+    let started = Instant::now();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], script));
+    place.line("in");
+    // As if the file system hung: whoever wants to change anything has to wait for us.
+    let shards = fs::read_dir(place.path("locks/shards")).expect("the shards");
+    let shards: Vec<_> = shards
+        .map(|shard| fs::File::open(shard.expect("a shard").path()).expect("opened"))
+        .inspect(|shard| flock(shard, FlockOperation::LockExclusive).expect("locked"))
+        .collect();
+    place.line("told");
+    let told = started.elapsed();
+    let out = holder.output();
+    drop(shards);
+    assert_code(&out, 76);
+    assert!(told < Duration::from_secs(8), "{told:?}");
+    assert!(text(&out).contains("could not be renewed"), "{}", text(&out));
 }

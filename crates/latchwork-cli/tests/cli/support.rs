@@ -99,13 +99,14 @@ impl Running {
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn output(mut self) -> Output {
-        let mut child = self.0.take().expect("not yet ended");
+        let child = self.0.as_mut().expect("not yet ended");
         let mut status = None;
         // Its pipes are large and its output small, so it is read at the end.
         eventually("its end", || {
             status = child.try_wait().expect("waited for");
             status.is_some()
         });
+        let mut child = self.0.take().expect("not yet ended");
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         read(child.stdout.take(), &mut stdout);
         read(child.stderr.take(), &mut stderr);
@@ -146,9 +147,13 @@ pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Whether a process runs; a zombie does not.
 pub(crate) fn runs(pid: &str) -> bool {
-    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_ascii_whitespace().next());
-    !matches!(state, None | Some("Z" | "X"))
+    !matches!(state(pid), None | Some('Z' | 'X'))
+}
+
+/// The state of a process, as `ps` shows it.
+pub(crate) fn state(pid: &str) -> Option<char> {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// What a program said on stderr.

@@ -1,6 +1,6 @@
 //! What is said about a command that was stopped or left something behind.
 
-use latchwork::lock::{Error, Fence, Held};
+use latchwork::lock::{Fence, Held};
 use rustix::process::Pid;
 
 use super::Lock;
@@ -67,11 +67,11 @@ impl Lock {
             .with("fence", fence.get())
     }
 
-    pub(super) fn tell_not_released(&self, error: &Error, voice: Voice) {
+    pub(super) fn tell_not_released(&self, code: &str, why: &str, voice: Voice) {
         voice.note(
-            error.code(),
+            code,
             &format!(
-                "the lease on {:?} could not be released and ends by itself in {} at most: {error}",
+                "the lease on {:?} could not be released and ends by itself in {} at most: {why}",
                 self.key,
                 span::show(self.ttl)
             ),
