@@ -173,9 +173,17 @@ impl Lock {
         let env =
             [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
         keeper.ready().map_err(cannot("reach the keeper process"))?;
+        // Before the command starts, so that it finds itself in the foreground.
+        let mut terminal = Terminal::open();
+        if let Some(terminal) = &mut terminal {
+            terminal.lend_if_interactive(keeper.group());
+        }
         let child = match spawn(&self.command, keeper.group(), mask, &env) {
             Ok(child) => child,
             Err(error) => {
+                if let Some(terminal) = &mut terminal {
+                    terminal.take_back(keeper.group());
+                }
                 let _ = release(guard).await;
                 return Err(self.not_started(&error, keeper));
             }
@@ -187,7 +195,7 @@ impl Lock {
             keeper,
             child,
             signals,
-            terminal: Terminal::open(),
+            terminal,
             voice,
             state: Default::default(),
         };

@@ -1,5 +1,6 @@
 //! The keeper: it kills the command's group when the supervisor is gone.
 
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -7,7 +8,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use rustix::process::{Pid, Signal, getpgrp, getpid};
 
 use super::group::Group;
-use super::terminal;
+use super::{signals, terminal};
 use crate::exit::Exit;
 
 /// The argument that makes this program a keeper. Not a command: no help shows it.
@@ -63,6 +64,18 @@ impl Keeper {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
+    /// What the terminal told the group since it was last continued.
+    ///
+    /// The keeper is told too, and since it blocks all signals, they stay pending in it. Waiting
+    /// for a stop of the child would not do: a shell that has just forked lets its child be
+    /// stopped and does not stop itself.
+    pub(crate) fn heard(&self) -> Heard {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let pending = signals::mask(&status.unwrap_or_default(), "ShdPnd:");
+        let has = |signal| signals::has(pending, signal);
+        Heard { suspend: has(Signal::TSTP), wants_terminal: has(Signal::TTIN) || has(Signal::TTOU) }
+    }
+
     /// Ends the keeper. What is left of its group lives on.
     pub(crate) fn dismiss(mut self) {
         if let Some(mut line) = self.process.stdin.take() {
@@ -70,6 +83,14 @@ impl Keeper {
         }
         let _ = self.process.wait();
     }
+}
+
+/// See [`Keeper::heard`].
+pub(crate) struct Heard {
+    /// Somebody pressed Ctrl-Z.
+    pub(crate) suspend: bool,
+    /// One of the group read or changed the terminal without having it.
+    pub(crate) wants_terminal: bool,
 }
 
 /// The keeper's own main.

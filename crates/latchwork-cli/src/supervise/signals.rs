@@ -20,8 +20,9 @@ impl Signals {
     /// Listens from now on, but not for what the caller of this program had switched off:
     /// `nohup` must go on working.
     pub(crate) fn listen() -> io::Result<Self> {
-        let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
-        let wanted = FORWARDED.into_iter().filter(|s| ignored >> (s.as_raw() - 1) & 1 == 0);
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = mask(&status, "SigIgn:");
+        let wanted = FORWARDED.into_iter().filter(|signal| !has(ignored, *signal));
         let streams = wanted
             .chain([Signal::CHILD])
             .map(|wanted| Ok((wanted, signal(SignalKind::from_raw(wanted.as_raw()))?)));
@@ -54,10 +55,15 @@ impl Signals {
     }
 }
 
-/// The mask of ignored signals in `/proc/self/status`.
-fn ignored(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+/// A set of signals in `/proc/PID/status`.
+pub(super) fn mask(status: &str, name: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Whether a signal is in a set.
+pub(super) fn has(mask: u64, signal: Signal) -> bool {
+    mask >> (signal.as_raw() - 1) & 1 == 1
 }
 
 /// Makes Ctrl-Z and the terminal's stop signals pass us by, since a supervisor that is stopped
@@ -87,8 +93,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mask_of_ignored_signals_is_read() {
-        assert_eq!(ignored("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
-        assert_eq!(ignored(""), 0);
+    fn sets_of_signals_are_read() {
+        let set = mask("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n", "SigIgn:");
+        assert!(has(set, Signal::HUP) && has(set, Signal::PIPE) && !has(set, Signal::INT));
+        assert_eq!(mask("", "SigIgn:"), 0);
     }
 }

@@ -33,12 +33,17 @@ impl Terminal {
         }
     }
 
-    /// Lends it, if it is ours to lend.
+    /// Lends it, if it is ours to lend, and says whether the group has it now. Asked again after
+    /// a shell has given us the foreground back, it lends it again.
     pub(crate) fn lend(&mut self, group: Group) -> bool {
-        if !self.lent && tcgetpgrp(&self.tty) == Ok(getpgrp()) {
-            self.lent = tcsetpgrp(&self.tty, group.id()).is_ok();
+        match tcgetpgrp(&self.tty) {
+            Ok(foreground) if foreground == group.id() => true,
+            Ok(foreground) if foreground == getpgrp() => {
+                self.lent = tcsetpgrp(&self.tty, group.id()).is_ok();
+                self.lent
+            }
+            _ => false,
         }
-        self.lent
     }
 
     pub(crate) fn is_lent(&self) -> bool {

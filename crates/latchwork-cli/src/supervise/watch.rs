@@ -80,7 +80,6 @@ pub(crate) struct State {
     ended: Option<(Option<WaitStatus>, Moment)>,
     stop: Option<Stop>,
     forwarded: bool,
-    wants_terminal: bool,
 }
 
 struct Stop {
@@ -94,9 +93,6 @@ impl Watch<'_> {
     ///
     /// Each turn looks at everything anew, so no event can be missed: they only end the nap.
     pub(crate) async fn run(mut self, told: impl Fn(Reason)) -> Ending {
-        if let Some(terminal) = &mut self.terminal {
-            terminal.lend_if_interactive(self.keeper.group());
-        }
         loop {
             let now = self.clock.now();
             self.look(now);
@@ -118,39 +114,29 @@ impl Watch<'_> {
         }
     }
 
-    /// What became of the child.
+    /// What became of the child and its group.
     fn look(&mut self, now: Moment) {
-        while self.state.ended.is_none() {
-            let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-            match waitpid(Some(self.child), options) {
-                Ok(Some((_, status))) if status.stopped() => self.suspended(&status),
-                Ok(Some((_, status))) => self.state.ended = Some((Some(status), now)),
-                Ok(None) => break,
-                Err(_) => self.state.ended = Some((None, now)), // there is no such child
-            }
+        if self.state.ended.is_none() {
+            self.state.ended = match waitpid(Some(self.child), WaitOptions::NOHANG) {
+                Ok(None) => None,
+                Ok(Some((_, status))) => Some((Some(status), now)),
+                Err(_) => Some((None, now)), // there is no such child
+            };
         }
-        if self.state.wants_terminal
+        let heard = self.keeper.heard();
+        if heard.suspend {
+            self.voice.note(
+                "not_suspended",
+                "a command under a lock is not suspended: it goes on (Ctrl-C ends it)",
+            );
+            self.keeper.group().signal(Signal::CONT);
+        }
+        // It was stopped for using the terminal. It gets it now, or when we are in the foreground.
+        if heard.wants_terminal
             && let Some(terminal) = &mut self.terminal
             && terminal.lend(self.keeper.group())
         {
-            self.state.wants_terminal = false;
             self.keeper.group().signal(Signal::CONT);
-        }
-    }
-
-    /// A job under a lock is not suspended: others wait for it.
-    fn suspended(&mut self, status: &WaitStatus) {
-        match status.stopping_signal().and_then(Signal::from_named_raw) {
-            Some(Signal::TSTP) => {
-                self.voice.note(
-                    "not_suspended",
-                    "a command under a lock is not suspended: it goes on (Ctrl-C ends it)",
-                );
-                self.keeper.group().signal(Signal::CONT);
-            }
-            // It reads or sets the terminal. It gets it now, or when we are in the foreground.
-            Some(Signal::TTIN | Signal::TTOU) => self.state.wants_terminal = true,
-            _ => {}
         }
     }
 

@@ -104,7 +104,7 @@ fn shared_runs_are_in_together() {
 #[test]
 fn the_same_owner_takes_over_and_the_first_is_stopped() {
     let place = Place::new();
-    let options = ["--owner", "ana", "--ttl", "1s"];
+    let options = ["--owner", "ana", "--ttl", "4s"];
     let first = Running::start(&mut place.lock("k", &options, UNTIL_GO));
     place.line("in");
     let second = place.lock("k", &["--owner", "ana", "--no-wait"], "true").output();

@@ -52,7 +52,7 @@ fn holders_and_waiters_are_listed() {
 #[test]
 fn breaking_must_be_confirmed_and_can_be_tried_dry() {
     let place = Place::new();
-    let holder = Running::start(&mut place.lock("k", &["--ttl", "1s"], UNTIL_GO));
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], UNTIL_GO));
     place.line("in");
     let out = place.locks(&["break", "k"]);
     assert_code(&out, 64);

@@ -89,7 +89,7 @@ impl Running {
     }
 
     pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(self.0.as_ref().expect("not yet ended"))
+        Pid::from_child(self.0.as_ref().expect("there is one"))
     }
 
     pub(crate) fn send(&self, signal: Signal) {
@@ -99,14 +99,13 @@ impl Running {
     /// Waits for its end.
     #[track_caller]
     pub(crate) fn output(mut self) -> Output {
-        let child = self.0.as_mut().expect("not yet ended");
+        let child = self.0.as_mut().expect("there is one");
         let mut status = None;
         // Its pipes are large and its output small, so it is read at the end.
         eventually("its end", || {
             status = child.try_wait().expect("waited for");
             status.is_some()
         });
-        let mut child = self.0.take().expect("not yet ended");
         let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
         read(child.stdout.take(), &mut stdout);
         read(child.stderr.take(), &mut stderr);

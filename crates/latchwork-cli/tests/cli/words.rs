@@ -94,7 +94,9 @@ fn missing_rights_are_named() {
     fs::create_dir(&closed).expect("made");
     // Root may do anything, so it becomes somebody else, with a copy that anybody may run.
     let program = place.path("latchwork");
-    fs::copy(env!("CARGO_BIN_EXE_latchwork"), &program).expect("copied");
+    // By another process: a fork of a test beside this one could keep a file open that we write.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_latchwork")).arg(&program).status();
+    assert!(copied.expect("cp runs").success());
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("set");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("set");
     let mut command = Command::new(program);
