@@ -155,6 +155,19 @@ fn child_process() {
                 Err(error) => format!("opened {} {error}", error.code()),
             });
         }
+        "exhaust" => {
+            let locks = open(&dir).expect("a directory");
+            locks.lock(&key).acquire().expect("free").release().expect("released");
+            let mut all = Vec::new();
+            while let Ok(file) = fs::File::open("/dev/null") {
+                all.push(file);
+            }
+            let error = locks.lock(&key).acquire().expect_err("no descriptor is left");
+            drop(all);
+            say(&format!("exhausted {} {error}", error.code()));
+            let again = locks.lock(&key).acquire();
+            say(&format!("again {}", again.map_or_else(|e| e.code(), |_| "ok")));
+        }
         "rounds" => {
             say("ready");
             for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -199,6 +212,13 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> =
         fs::read_dir(dir).expect("reads").map(|e| e.expect("an entry").path()).collect();
     found.sort();
+    found
+}
+
+/// The shards that were used.
+fn shards(dir: &Path) -> Vec<PathBuf> {
+    let mut found = files(&dir.join("shards"));
+    found.retain(|path| path.file_name().is_some_and(|name| name.len() == 2));
     found
 }
 
@@ -538,6 +558,23 @@ fn a_damaged_record_is_not_free_and_can_be_broken() {
 }
 
 #[test]
+fn what_a_power_cut_damaged_is_removed_after_it() {
+    let dir = temp();
+    let fence = locks(dir.path()).lock("k").acquire().expect("free").fence();
+    let path = dir.path().join("keys/lock%2Fk.json");
+    let marker = dir.path().join("boot");
+    fs::write(&path, "").expect("written");
+    fs::remove_file(&marker).expect("removed");
+    // Nobody knows whose it is.
+    let error = locks(dir.path()).lock("k").acquire().expect_err("damaged");
+    assert_eq!(error.code(), "lock_backend", "{error}");
+    fs::write(&marker, "00000000-0000-0000-0000-000000000000\n").expect("written");
+    let guard = locks(dir.path()).lock("k").acquire().expect("it was of another boot");
+    assert!(guard.fence() > fence);
+    guard.release().expect("released");
+}
+
+#[test]
 fn a_torn_fence_is_skipped_and_a_lost_one_refused() {
     let dir = temp();
     let locks = locks(dir.path());
@@ -548,7 +585,7 @@ fn a_torn_fence_is_skipped_and_a_lost_one_refused() {
     };
     let (a, b) = (fence().expect("a fence"), fence().expect("a fence"));
     assert_eq!(b, a + 1);
-    let shard = files(&dir.path().join("shards"));
+    let shard = shards(dir.path());
     assert_eq!(shard.len(), 1, "{shard:?}");
     let file = OpenOptions::new().write(true).open(&shard[0]).expect("opens");
     file.write_all_at(b"?", 4096 + 20).expect("torn"); // the newer one
@@ -806,7 +843,7 @@ fn whoever_is_stopped_in_an_edit_is_an_outage_and_no_contention() {
     let dir = temp();
     let locks = locks(dir.path());
     locks.lock("k").acquire().expect("free").release().expect("released");
-    let shard = files(&dir.path().join("shards"));
+    let shard = shards(dir.path());
     let file = OpenOptions::new().write(true).open(&shard[0]).expect("opens");
     file.lock().expect("locked");
     let error = locks.lock("k").acquire().expect_err("somebody edits");
@@ -901,6 +938,19 @@ fn a_full_disk_is_an_outage_and_loses_nothing() {
     fs::remove_file(&fill).expect("removed");
     let guard = locks.lock("held").acquire().expect("there is space");
     assert!(guard.fence() > fence);
+}
+
+#[test]
+fn too_many_open_files_are_an_outage() {
+    let dir = temp();
+    // A shell sets the limit, so that it is the child's alone.
+    let mut run = Command::new("sh");
+    run.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
+    run.arg(std::env::current_exe().expect("this program"));
+    let child = Child::start_as(run, "exhaust", dir.path(), "k", secs(10));
+    let said = child.hear("exhausted");
+    assert!(said.starts_with("lock_unavailable") && said.contains("ulimit"), "{said}");
+    assert_eq!(child.hear("again"), "ok");
 }
 
 struct Unmount(PathBuf);

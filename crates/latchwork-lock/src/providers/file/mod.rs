@@ -7,8 +7,10 @@
 //! record, never for the length of a lease, because a process that was stopped must lose its lease.
 //! They also keep the last fence, so that nothing need remain of a key.
 //!
-//! A record is written aside, synced and renamed: whoever is killed at any instant leaves the old
-//! one or the new one, and readers need no lock.
+//! A record is written aside and renamed: whoever is killed at any instant leaves the old one or
+//! the new one, and readers need no lock. Only fences are synced; `DIR/boot` says why records
+//! need not be: it names the boot in which the directory was last looked through, and what an
+//! earlier boot left holds nothing.
 //!
 //! # What ends a lease
 //!
@@ -18,6 +20,7 @@
 //! must share one time namespace, or their boot clocks differ.
 
 mod blocking;
+mod boot;
 mod builder;
 mod fault;
 mod name;

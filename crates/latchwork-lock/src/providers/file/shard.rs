@@ -16,6 +16,10 @@ use crate::{Clock, Fence, Result};
 /// middle of one must not hang everybody else without a word.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The longest pause between two tries. Long enough to cost little, short enough that whoever has
+/// tried for long is not always beaten by whoever has just come.
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
+
 /// The two copies of the last fence lie in different blocks, so that no torn write hits both.
 const SLOTS: [u64; 2] = [0, 4096];
 const SLOT_BYTES: usize = 64;
@@ -114,7 +118,7 @@ impl Drop for Shard {
 fn lock_file(path: &Path, clock: &dyn Clock) -> Result<File> {
     const DURING: &str = "locking a shard";
     let deadline = clock.now().after(PATIENCE);
-    let mut pause = Duration::from_micros(20);
+    let mut pause = Duration::from_micros(60);
     loop {
         let file = OpenOptions::new()
             .read(true)
@@ -134,7 +138,7 @@ fn lock_file(path: &Path, clock: &dyn Clock) -> Result<File> {
                 }
                 Err(Errno::WOULDBLOCK) => {
                     std::thread::sleep(pause);
-                    pause = (pause * 2).min(Duration::from_millis(2));
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(fault::io(DURING, path, error)),

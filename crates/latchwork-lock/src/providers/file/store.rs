@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU32;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
+use super::boot;
 use super::fault;
 use super::name::{Place, SHARDS, place};
 use super::process::{Asker, Census, Here};
@@ -21,7 +22,7 @@ use crate::{Clock, Error, Fence, Key, Moment, Result};
 
 pub(super) struct Store {
     pub(super) keys: PathBuf,
-    shards: PathBuf,
+    pub(super) shards: PathBuf,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) here: Here,
     /// Threads of one process take turns here, which is cheaper than asking the kernel again.
@@ -67,6 +68,7 @@ impl Store {
                 .create(dir)
                 .map_err(|e| fault::io("opening the directory", dir, e))?;
         }
+        boot::begin(&store)?;
         Ok(store)
     }
 
@@ -163,6 +165,19 @@ impl Store {
         }
     }
 
+    /// Removes every record that is damaged. Only before anybody of this boot has written one.
+    pub(super) fn remove_all_damaged(&self) -> Result<()> {
+        let wrong = |e| fault::io("opening the directory", &self.keys, e);
+        for entry in fs::read_dir(&self.keys).map_err(wrong)? {
+            let path = entry.map_err(wrong)?.path();
+            if let Ok(Found::Damaged(error)) = self.read(&path, None) {
+                tracing::warn!(%error, "a record that did not outlive the reboot is removed");
+                self.remove(&path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what remains of a key that nobody uses; if that fails, the next one will do it.
     pub(super) fn tidy(&self, key: &Key) {
         if let Err(error) = self.edit(key, |_, _| ()) {
@@ -214,11 +229,9 @@ impl Store {
     fn write(&self, at: &Place, path: &Path, record: &Record) -> Result<()> {
         // One for each shard: the shard's lock is its lock, and the next edit cleans it up.
         let aside = self.shards.join(format!("{:02x}.tmp", at.shard));
+        // Not synced: see `boot.rs`.
         let written = (|| {
-            let mut file = create(&aside)?;
-            file.write_all(&record.text()?)?;
-            // Else a power cut could leave the new name with nothing behind it.
-            file.sync_data()?;
+            create(&aside)?.write_all(&record.text()?)?;
             fs::rename(&aside, path)
         })();
         written.map_err(|e| {
@@ -238,7 +251,8 @@ impl Store {
     }
 }
 
-fn create(path: &Path) -> io::Result<File> {
+/// Opens a file to be written anew.
+pub(super) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .write(true)
         .create(true)

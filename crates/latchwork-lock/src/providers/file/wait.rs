@@ -41,6 +41,7 @@ pub(super) async fn acquire(
                 extra: provider.store.here.asker(deadline),
             },
             wait: asked_at < deadline,
+            queued_before: seat.is_some(),
             wanted: queued.asked.watcher(),
         };
         let store = provider.store.clone();
@@ -74,6 +75,7 @@ struct Question {
     key: Key,
     party: Party<Asker>,
     wait: bool,
+    queued_before: bool,
     wanted: Wanted,
 }
 
@@ -86,7 +88,7 @@ struct Answer {
 
 impl Question {
     fn ask(self, store: &Store) -> Result<Answer> {
-        let Question { key, party, wait, wanted } = self;
+        let Question { key, party, wait, queued_before, wanted } = self;
         let mut began = false;
         let (verdict, rules) = store.edit(&key, |rules, edit| {
             // Under the lock: the release that follows an abandoned question comes after this.
@@ -96,7 +98,13 @@ impl Question {
             let now = edit.now;
             // Whoever asks a last time may be next.
             rules.admit(now, &mut edit.fences(), |_| {});
-            began = !rules.holder_mut(party.id).is_some_and(|held| held.claimed);
+            let id = party.id;
+            let known = rules.holder_mut(id).is_some() || rules.queue.iter().any(|w| w.id == id);
+            if queued_before && !wait && !known {
+                // Its time was over, and others went on: to let it in now would be out of turn.
+                return Verdict::Refused;
+            }
+            began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
             rules.ask(party, wait, now, &mut edit.fences())
         })?;
         let holder = match verdict {
