@@ -21,8 +21,16 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens the locks.
+    /// Opens the locks to look at them. A mistyped directory is not made, but told.
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
+        if let Some(at) = &self.at
+            && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
+            && !directory.exists()
+        {
+            let message =
+                format!("{} does not exist: nothing was locked there", directory.display());
+            return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
+        }
         self.open_with(None).await
     }
 

@@ -1,6 +1,9 @@
 //! What the program says about itself: on stderr, as text or as one JSON object a line.
 
+use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -54,6 +57,39 @@ impl Voice {
     /// Whether a person is there to watch a line change.
     pub(crate) fn is_watched(self) -> bool {
         !self.quiet && !self.json && std::io::stderr().is_terminal()
+    }
+}
+
+/// Speaking while something else must go on: a terminal under Ctrl-S, or a pipe that nobody reads,
+/// holds up whoever writes to it, and must not hold up the end of a command.
+#[derive(Default)]
+pub(crate) struct Aside(RefCell<Vec<JoinHandle<()>>>);
+
+impl Aside {
+    pub(crate) fn fail(&self, voice: Voice, failure: Failure) {
+        self.speak(move || {
+            voice.fail(failure);
+        });
+    }
+
+    pub(crate) fn note(&self, voice: Voice, code: &'static str, message: String) {
+        self.speak(move || voice.note(code, &message));
+    }
+
+    fn speak(&self, speak: impl FnOnce() + Send + 'static) {
+        // Without a thread it is not said: the exit code still tells.
+        self.0.borrow_mut().extend(std::thread::Builder::new().spawn(speak));
+    }
+
+    /// Waits until all is said, but not for long.
+    pub(crate) async fn settle(&self) {
+        const TURN: Duration = Duration::from_millis(5);
+        for _ in 0..200 {
+            if self.0.borrow().iter().all(JoinHandle::is_finished) {
+                break;
+            }
+            tokio::time::sleep(TURN).await;
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::supervise::{
     Ending, Keeper, Limits, Reason, Signals, Terminal, Watch, block_job_control, die_of, spawn,
     tell_own_group,
 };
-use crate::voice::Voice;
+use crate::voice::{Aside, Voice};
 
 /// Run a command under a lock.
 ///
@@ -173,6 +173,10 @@ impl Lock {
         let env =
             [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
         keeper.ready().map_err(cannot("reach the keeper process"))?;
+        if !guard.is_held() {
+            return Err(self.lost_before_start(guard.fence()));
+        }
+        let aside = Aside::default();
         // Before the command starts, so that it finds itself in the foreground.
         let mut terminal = Terminal::open();
         if let Some(terminal) = &mut terminal {
@@ -197,10 +201,14 @@ impl Lock {
             signals,
             terminal,
             voice,
+            aside: &aside,
             state: Default::default(),
         };
-        let ending = watch.run(|reason| self.tell_stop(reason, &guard, voice)).await;
-        self.finish(ending, guard, voice).await
+        let told = |reason| aside.fail(voice, self.stopped(reason, &guard));
+        let ending = watch.run(told).await;
+        let run = self.finish(ending, guard, voice).await;
+        aside.settle().await;
+        run
     }
 
     /// Releases, and makes an exit code of it all. A loss wins over whatever the command said,
@@ -212,15 +220,15 @@ impl Lock {
             let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
             return Ok(Run::Exit(exit as u8));
         }
-        if !ending.left_behind.is_empty() {
-            self.tell_left_behind(&ending.left_behind, voice);
-        }
         let fence = guard.fence();
         match release(guard).await {
             Some(Ok(())) => {}
             Some(Err(error)) if error.is_loss() => return Err(self.lost_unseen(fence)),
             Some(Err(error)) => self.tell_not_released(error.code(), &error.to_string(), voice),
             None => self.tell_not_released("lock_unavailable", "no answer", voice),
+        }
+        if !ending.left_behind.is_empty() {
+            self.tell_left_behind(&ending.left_behind, voice);
         }
         let Some(status) = ending.status else {
             return Err(Failure::internal("the command's exit code cannot be known"));

@@ -7,7 +7,7 @@ use latchwork::lock::{Clock, Held, Moment};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
 use super::{Keeper, Signals, Terminal};
-use crate::voice::Voice;
+use crate::voice::{Aside, Voice};
 
 /// How long a command has to end by itself between TERM and KILL, at most.
 const LONGEST_GRACE: Duration = Duration::from_secs(10);
@@ -71,6 +71,7 @@ pub(crate) struct Watch<'a> {
     pub(crate) signals: &'a mut Signals,
     pub(crate) terminal: Option<Terminal>,
     pub(crate) voice: Voice,
+    pub(crate) aside: &'a Aside,
     pub(crate) state: State,
 }
 
@@ -125,11 +126,9 @@ impl Watch<'_> {
         }
         let heard = self.keeper.heard();
         if heard.suspend {
-            self.voice.note(
-                "not_suspended",
-                "a command under a lock is not suspended: it goes on (Ctrl-C ends it)",
-            );
             self.keeper.group().signal(Signal::CONT);
+            let message = "a command under a lock is not suspended: it goes on (Ctrl-C ends it)";
+            self.aside.note(self.voice, "not_suspended", message.to_owned());
         }
         // It was stopped for using the terminal. It gets it now, or when we are in the foreground.
         if heard.wants_terminal
@@ -154,9 +153,7 @@ impl Watch<'_> {
                 self.keeper.group().signal(Signal::CONT); // a stopped one could not hear it
             }
             self.state.stop = Some(Stop { reason, kill_at, killed_at: None });
-            if at_once {
-                self.kill_when_due(now, left); // and speak after
-            }
+            self.kill_when_due(now, left);
             told(reason);
         }
         self.kill_when_due(now, left);

@@ -7,8 +7,13 @@ use crate::support::{Place, Running, assert_code, eventually, said, text};
 const UNTIL_GO: &str = "echo in > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
 
 #[test]
-fn a_free_place_says_so() {
+fn a_free_place_says_so_and_one_that_is_not_there_too() {
     let place = Place::new();
+    let out = place.locks(&["ls"]);
+    assert_code(&out, 69);
+    assert!(text(&out).contains("does not exist"), "{}", text(&out));
+    assert!(!place.exists("locks"), "it was not made by looking");
+    place.lock("k", &[], "true").output().expect("it runs");
     let out = place.locks(&["ls"]);
     assert_code(&out, 0);
     assert_eq!(said(&out), "nothing is locked\n");

@@ -73,6 +73,22 @@ fn a_command_that_does_not_listen_is_killed_before_the_ttl_ends() {
 }
 
 #[test]
+fn a_reader_that_does_not_read_holds_up_nothing() {
+    let place = Place::new();
+    let (_reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    rustix::io::ioctl_fionbio(&writer, true).expect("set");
+    for chunk in [4096, 1] {
+        while rustix::io::write(&writer, &vec![0; chunk]).is_ok() {}
+    }
+    rustix::io::ioctl_fionbio(&writer, false).expect("set");
+    let script = format!("trap '' TERM; exec 2>/dev/null; echo $$ > $D/pids; {STAMPS}");
+    let options = ["--ttl", "4s", "--no-renew"];
+    let mut command = place.lock("k", &options, &script);
+    assert_code(&Running::start(command.stderr(writer)).output(), 76);
+    assert!(stamped(&place) < Duration::from_secs(4), "{:?}", stamped(&place));
+}
+
+#[test]
 fn a_command_that_is_done_in_time_needs_no_renewal() {
     let place = Place::new();
     let out = place.lock("k", &["--ttl", "10s", "--no-renew"], "exit 3").output();

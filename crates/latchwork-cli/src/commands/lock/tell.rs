@@ -10,8 +10,9 @@ use crate::supervise::{Reason, grace};
 use crate::voice::Voice;
 
 impl Lock {
-    /// Said once, when the command is stopped.
-    pub(super) fn tell_stop(&self, reason: Reason, held: &Held, voice: Voice) {
+    /// Said once, when the command is stopped. The exit code comes with the end, but whoever reads
+    /// along should know it now.
+    pub(super) fn stopped(&self, reason: Reason, held: &Held) -> Failure {
         let lease = format!("the lease on {:?} (fence {})", self.key, held.fence());
         let stopping =
             format!("stopping the command (TERM, and KILL in {})", { span::show(grace(self.ttl)) });
@@ -47,12 +48,20 @@ impl Lock {
             }
         };
         let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
-        // The exit code comes with the end, but whoever reads along should know it now.
-        let _ = voice.fail(
-            Failure::new(exit, code, message)
-                .with("key", self.key.as_str())
-                .with("fence", held.fence().get()),
+        Failure::new(exit, code, message)
+            .with("key", self.key.as_str())
+            .with("fence", held.fence().get())
+    }
+
+    /// We were held up so long between the grant and the start that the lease is over.
+    pub(super) fn lost_before_start(&self, fence: Fence) -> Failure {
+        let message = format!(
+            "the lease on {:?} (fence {fence}) ended before the command could be started",
+            self.key
         );
+        Failure::new(Exit::Lost, "lock_lost", message)
+            .with("key", self.key.as_str())
+            .with("fence", fence.get())
     }
 
     /// The command ended by itself, and only the release showed that the lease had ended before.
