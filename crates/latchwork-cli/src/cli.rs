@@ -1,0 +1,62 @@
+//! The command line as a whole.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{completions, demo, lock, locks};
+
+/// Locks with fences, for shells and scripts.
+#[derive(Parser, Debug)]
+#[command(name = "latchwork", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  latchwork lock nightly-backup -- ./backup.sh     one at a time, on this machine
+  latchwork locks ls                               who holds what
+  latchwork demo                                   see it all happen, in ten seconds
+
+Set LATCHWORK_LOG=debug to see what the lock layer does (on stderr).";
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Lock(lock::Lock),
+    Locks(locks::LocksCommand),
+    Demo(demo::Demo),
+    Completions(completions::Completions),
+}
+
+impl Cli {
+    pub(crate) fn run(self) -> ExitCode {
+        log();
+        match self.command {
+            Command::Lock(lock) => lock.run(),
+            Command::Locks(locks) => locks.run(),
+            Command::Demo(demo) => demo.run(),
+            Command::Completions(completions) => completions.run(),
+        }
+    }
+}
+
+/// The lock layer's own log, for whoever asks for it.
+fn log() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("LATCHWORK_LOG") {
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,100 @@
+//! What is said about a command that was stopped or left something behind.
+
+use latchwork::lock::{Fence, Held};
+use rustix::process::Pid;
+
+use super::Lock;
+use crate::exit::{Exit, Failure};
+use crate::span;
+use crate::supervise::{Reason, grace};
+use crate::voice::Voice;
+
+impl Lock {
+    /// Said once, when the command is stopped. The exit code comes with the end, but whoever reads
+    /// along should know it now.
+    pub(super) fn stopped(&self, reason: Reason, held: &Held) -> Failure {
+        let lease = format!("the lease on {:?} (fence {})", self.key, held.fence());
+        let stopping =
+            format!("stopping the command (TERM, and KILL in {})", { span::show(grace(self.ttl)) });
+        let (code, message) = match reason {
+            Reason::Lost => (
+                "lock_lost",
+                format!(
+                    "{lease} is gone: broken, taken over, or run out while this program was \
+                     stopped; the command was killed; check what it had already done"
+                ),
+            ),
+            Reason::NotRenewed => (
+                "lock_expired",
+                format!(
+                    "{lease} could not be renewed and ends soon: {stopping}; \
+                     LATCHWORK_LOG=warn shows why"
+                ),
+            ),
+            Reason::Unrenewed => (
+                "lock_expired",
+                format!("{lease} ends soon, and --no-renew was asked for: {stopping}"),
+            ),
+            Reason::MaxHold => (
+                "max_hold",
+                format!(
+                    "{:?} was held for {}, which is --max-hold: {stopping}",
+                    self.key,
+                    span::show(self.max_hold)
+                ),
+            ),
+            Reason::KeeperDied => {
+                ("internal", "the keeper process died: the command was killed".to_owned())
+            }
+        };
+        let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
+        Failure::new(exit, code, message)
+            .with("key", self.key.as_str())
+            .with("fence", held.fence().get())
+    }
+
+    /// We were held up so long between the grant and the start that the lease is over.
+    pub(super) fn lost_before_start(&self, fence: Fence) -> Failure {
+        let message = format!(
+            "the lease on {:?} (fence {fence}) ended before the command could be started",
+            self.key
+        );
+        Failure::new(Exit::Lost, "lock_lost", message)
+            .with("key", self.key.as_str())
+            .with("fence", fence.get())
+    }
+
+    /// The command ended by itself, and only the release showed that the lease had ended before.
+    pub(super) fn lost_unseen(&self, fence: Fence) -> Failure {
+        let message = format!(
+            "the lease on {:?} (fence {fence}) ended before the command did: \
+             somebody else may have been in; check what was done",
+            self.key
+        );
+        Failure::new(Exit::Lost, "lock_lost", message)
+            .with("key", self.key.as_str())
+            .with("fence", fence.get())
+    }
+
+    pub(super) fn tell_not_released(&self, code: &str, why: &str, voice: Voice) {
+        voice.note(
+            code,
+            &format!(
+                "the lease on {:?} could not be released and ends by itself in {} at most: {why}",
+                self.key,
+                span::show(self.ttl)
+            ),
+        );
+    }
+
+    pub(super) fn tell_left_behind(&self, left: &[Pid], voice: Voice) {
+        let pids: Vec<String> = left.iter().map(Pid::to_string).collect();
+        voice.note(
+            "left_behind",
+            &format!(
+                "the command ended but left processes behind that go on without the lock: {}",
+                pids.join(" ")
+            ),
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! `latchwork locks show`.
+
+use clap::Args;
+
+use super::json_line;
+use crate::exit::Failure;
+use crate::place::Place;
+use crate::show;
+use crate::voice::out;
+
+const EXAMPLES: &str = "\
+Examples:
+  latchwork locks show nightly-backup
+  latchwork locks show nightly-backup --json | jq '.holders[0].process'";
+
+/// Show who holds a key and who waits for it, in order.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Show {
+    /// The key.
+    key: String,
+
+    #[command(flatten)]
+    place: Place,
+
+    /// An object of JSON instead of tables.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Show {
+    pub(super) async fn run(&self) -> Result<(), Failure> {
+        let locks = self.place.open().await?;
+        let found = locks.inspect(&self.key).await?;
+        out(&if self.json { json_line(&found)? } else { show::story(&found) });
+        Ok(())
+    }
+}

@@ -1,0 +1,20 @@
+//! Running a child under a lease: it is watched, stopped in time, and does not outlive us.
+//!
+//! Three processes take part. The *supervisor* (this program) holds and renews the lease. The
+//! *command* runs in a process group of its own. The *keeper* leads that group and does nothing
+//! but wait for the supervisor's death, whatever its cause, to kill the group then. The kernel's
+//! parent-death signal alone would kill the direct child only, and leave a script's children to
+//! work on without the lock.
+
+mod child;
+mod group;
+mod keeper;
+mod signals;
+mod terminal;
+mod watch;
+
+pub(crate) use child::spawn;
+pub(crate) use keeper::{KEEPER, Keeper, keep};
+pub(crate) use signals::{Signals, block_job_control, die_of, tell_own_group};
+pub(crate) use terminal::Terminal;
+pub(crate) use watch::{Ending, Limits, Reason, Watch, grace};

@@ -1,0 +1,99 @@
+//! `locks ls`, `show` and `break`.
+
+use serde_json::Value;
+
+use crate::support::{Place, Running, assert_code, eventually, said, text};
+
+const UNTIL_GO: &str = "echo in > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
+
+#[test]
+fn a_free_place_says_so_and_one_that_is_not_there_too() {
+    let place = Place::new();
+    let out = place.locks(&["ls"]);
+    assert_code(&out, 69);
+    assert!(text(&out).contains("does not exist"), "{}", text(&out));
+    assert!(!place.exists("locks"), "it was not made by looking");
+    place.lock("k", &[], "true").output().expect("it runs");
+    let out = place.locks(&["ls"]);
+    assert_code(&out, 0);
+    assert_eq!(said(&out), "nothing is locked\n");
+    assert_eq!(said(&place.locks(&["ls", "--json"])), "[]\n");
+    assert_eq!(said(&place.locks(&["show", "k"])), "\"k\" is free\n");
+    let out = place.locks(&["break", "k"]);
+    assert_code(&out, 0);
+    assert!(said(&out).contains("nobody holds \"k\""), "{}", said(&out));
+}
+
+#[test]
+fn holders_and_waiters_are_listed() {
+    let place = Place::new();
+    let one = Running::start(&mut place.lock("order:1", &["--note", "nightly"], UNTIL_GO));
+    let two = Running::start(&mut place.lock("other", &["--shared", "--owner", "ana"], UNTIL_GO));
+    eventually("both", || place.is_held("order:1") && place.is_held("other"));
+    let options = ["--owner", "ben", "--wait-forever"];
+    let three = Running::start(&mut place.lock("order:1", &options, "true"));
+    eventually("the queue", || place.waiters("order:1") == 1);
+
+    let table = said(&place.locks(&["ls"]));
+    for part in ["KEY", "WAITERS", "order:1", "other", "exclusive", "shared", "ana", "nightly"] {
+        assert!(table.contains(part), "{part:?} in\n{table}");
+    }
+    let some = said(&place.locks(&["ls", "order:"]));
+    assert!(some.contains("order:1") && !some.contains("other"), "{some}");
+    let json: Value = serde_json::from_str(&said(&place.locks(&["ls", "--json"]))).expect("JSON");
+    assert_eq!((&json[0]["key"], &json[1]["key"]), (&"order:1".into(), &"other".into()));
+    assert_eq!(json[0]["waiters"][0]["owner"], "ben");
+
+    let shown = said(&place.locks(&["show", "order:1"]));
+    for part in ["is held", "nightly", "NEXT", "ben"] {
+        assert!(shown.contains(part), "{part:?} in\n{shown}");
+    }
+    place.touch("go");
+    for run in [one, two, three] {
+        assert_code(&run.output(), 0);
+    }
+}
+
+#[test]
+fn breaking_must_be_confirmed_and_can_be_tried_dry() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], UNTIL_GO));
+    place.line("in");
+    let out = place.locks(&["break", "k"]);
+    assert_code(&out, 64);
+    assert!(text(&out).contains("--yes"), "{}", text(&out));
+    let out = place.locks(&["break", "k", "--dry-run"]);
+    assert_code(&out, 0);
+    assert!(said(&out).contains("would break"), "{}", said(&out));
+    let out = place.locks(&["break", "k", "--fence", "1", "--yes"]);
+    assert_code(&out, 0);
+    assert!(said(&out).contains("nobody holds \"k\" with fence 1"), "{}", said(&out));
+    assert!(place.is_held("k"), "none of these broke it");
+
+    let fence = place.inspect("k")["holders"][0]["fence"].to_string();
+    let out = place.locks(&["break", "k", "--fence", &fence, "--yes", "--json"]);
+    assert_code(&out, 0);
+    let json: Value = serde_json::from_str(&said(&out)).expect("JSON");
+    assert_eq!(json["broken"][0]["fence"].to_string(), fence);
+    assert_eq!(json["dry_run"], false);
+    assert_code(&holder.output(), 76);
+}
+
+#[test]
+fn no_secret_is_shown() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &[], UNTIL_GO));
+    place.line("in");
+    let mut all = String::new();
+    for args in [&["ls", "--json"][..], &["show", "k", "--json"], &["show", "k"]] {
+        all += &said(&place.locks(args));
+    }
+    let mut refused = place.lock("k", &["--no-wait", "--json"], "exit 9");
+    all += &text(&refused.env("LATCHWORK_LOG", "trace").output().expect("it runs"));
+    assert!(!all.to_lowercase().contains("token"), "{all}");
+    // A token is 32 hexadecimal digits.
+    let longest = all.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max().unwrap_or(0);
+    assert!(longest < 32, "{all}");
+    place.touch("go");
+    assert_code(&holder.output(), 0);
+}

@@ -1,0 +1,14 @@
+//! The binary, as a shell sees it: real processes, real signals, a lock directory of its own for
+//! each test. One test binary, so that it links once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod death;
+mod exclusion;
+mod forwarding;
+mod locks;
+mod loss;
+mod passing;
+mod support;
+mod terminal;
+mod words;

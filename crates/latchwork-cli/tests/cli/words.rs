@@ -1,0 +1,136 @@
+//! Help, completions, the demonstration, and bad input.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Output};
+
+use crate::support::{Place, assert_code, latchwork, said, text};
+
+fn run(args: &[&str]) -> Output {
+    latchwork().args(args).output().expect("it runs")
+}
+
+#[test]
+fn help_has_examples_and_the_exit_codes_and_no_hidden_command() {
+    let help = run(&["lock", "--help"]);
+    assert_code(&help, 0);
+    for part in ["Exit codes:", "\n  64 ", "\n  69 ", "\n  75 ", "\n  76 ", "\n  128+N", "FENCE"] {
+        assert!(said(&help).contains(part), "{part:?} in {}", said(&help));
+    }
+    for command in [
+        &[][..],
+        &["lock"],
+        &["locks", "ls"],
+        &["locks", "show"],
+        &["locks", "break"],
+        &["completions"],
+    ] {
+        let help = run(&[command, &["--help"]].concat());
+        assert_code(&help, 0);
+        assert!(said(&help).contains("Examples:"), "{command:?}");
+        assert!(!said(&help).contains("keeper"), "{command:?}");
+    }
+    assert!(said(&run(&["--version"])).starts_with("latchwork "));
+}
+
+#[test]
+fn every_shell_has_completions() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let out = run(&["completions", shell]);
+        assert_code(&out, 0);
+        assert!(said(&out).contains("max-hold"), "{shell}");
+        assert!(!said(&out).contains("keeper"), "{shell}");
+    }
+}
+
+#[test]
+fn bad_usage_has_one_code_and_a_clear_word() {
+    let place = Place::new();
+    let at = place.at();
+    let long = "k".repeat(513);
+    for (args, word) in [
+        (&[][..], "Usage"),
+        (&["frobnicate"], "frobnicate"),
+        (&["lock", "k"], "COMMAND"),
+        (&["lock", "k", "--ttl", "soon", "--", "true"], "30s"),
+        (&["lock", "k", "--ttl", "30", "--", "true"], "30s"),
+        (&["lock", "k", "--ttl", "1ms", "--at", &at, "--", "true"], "invalid ttl"),
+        (&["lock", "k", "--wait", "1s", "--no-wait", "--", "true"], "--no-wait"),
+        (&["lock", "k", "--wait-forever", "--no-wait", "--", "true"], "--no-wait"),
+        (&["lock", "k", "--max-hold", "1s", "--no-renew", "--", "true"], "--no-renew"),
+        (&["lock", "", "--at", &at, "--", "true"], "invalid lock key"),
+        (&["lock", "a\nb", "--at", &at, "--", "true"], "control characters"),
+        (&["lock", &long, "--at", &at, "--", "true"], "512"),
+        (&["lock", "k", "--owner", "", "--at", &at, "--", "true"], "invalid owner"),
+        (&["lock", "k", "--note", "a\tb", "--at", &at, "--", "true"], "invalid note"),
+        (&["lock", "k", "--at", "locks", "--", "true"], "./locks"),
+        (&["lock", "k", "--at", "carrier-pigeon://x", "--", "true"], "carrier-pigeon"),
+        (&["lock", "k", "--at", "file://host/x", "--", "true"], "host"),
+        (&["lock", "k", "--at", "redis://me:secret@host", "--", "true"], "redis"),
+        (&["locks", "show", "", "--at", &at], "invalid lock key"),
+    ] {
+        let out = run(args);
+        assert_code(&out, 64);
+        assert!(text(&out).contains(word), "{args:?}: {word:?} in {}", text(&out));
+        assert!(!text(&out).contains("secret"), "{}", text(&out));
+    }
+}
+
+#[test]
+fn a_place_that_cannot_be_used_is_unavailable_and_not_taken() {
+    let place = Place::new();
+    fs::write(place.path("file"), "no directory").expect("written");
+    let file = place.path("file").display().to_string();
+    let out = run(&["lock", "k", "--at", &file, "--", "true"]);
+    assert_code(&out, 69);
+    assert!(text(&out).contains(&file), "{}", text(&out));
+}
+
+#[test]
+fn missing_rights_are_named() {
+    let place = Place::new();
+    let closed = place.path("closed");
+    fs::create_dir(&closed).expect("made");
+    // Root may do anything, so it becomes somebody else, with a copy that anybody may run.
+    let program = place.path("latchwork");
+    // By another process: a fork of a test beside this one could keep a file open that we write.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_latchwork")).arg(&program).status();
+    assert!(copied.expect("cp runs").success());
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("set");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).expect("set");
+    let mut command = Command::new(program);
+    command.args(["lock", "k", "--json", "--at"]).arg(&closed).args(["--", "true"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65_534).gid(65_534);
+    }
+    let out = command.output().expect("it runs");
+    assert_code(&out, 69);
+    assert!(text(&out).contains("closed") && text(&out).contains("ermission"), "{}", text(&out));
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).expect("set");
+}
+
+#[test]
+fn an_address_in_the_environment_counts() {
+    let place = Place::new();
+    let out = latchwork()
+        .args(["lock", "k", "--", "sh", "-c", "test -d $LATCHWORK_AT/keys"])
+        .env("LATCHWORK_AT", place.at())
+        .output();
+    assert_code(&out.expect("it runs"), 0);
+}
+
+#[test]
+fn a_lock_that_excludes_nobody_says_so() {
+    let out = run(&["lock", "k", "--at", "memory:", "--", "true"]);
+    assert_code(&out, 0);
+    assert!(text(&out).contains("excludes no other run"), "{}", text(&out));
+}
+
+#[test]
+fn the_demonstration_keeps_its_promises() {
+    let out = latchwork().arg("demo").output().expect("it runs");
+    assert_code(&out, 0);
+    assert!(said(&out).contains("promises were kept"), "{}", said(&out));
+    assert!(!said(&out).contains('\x1b'), "colours on a terminal only");
+}
