@@ -80,7 +80,8 @@ pub(crate) struct State {
     /// How it ended, where that can be known, and when.
     ended: Option<(Option<WaitStatus>, Moment)>,
     stop: Option<Stop>,
-    forwarded: bool,
+    /// Whether the group was told to end.
+    told_to_end: bool,
 }
 
 struct Stop {
@@ -105,7 +106,7 @@ impl Watch<'_> {
             tokio::select! {
                 signal = self.signals.next() => {
                     if signal != Signal::CHILD {
-                        self.state.forwarded = true;
+                        self.state.told_to_end |= !matches!(signal, Signal::USR1 | Signal::USR2);
                         self.keeper.group().signal(signal);
                     }
                 }
@@ -160,7 +161,7 @@ impl Watch<'_> {
     }
 
     fn reason_to_stop(&mut self, now: Moment, left: Duration, grace: Duration) -> Option<Reason> {
-        if self.state.ended.is_some() && !self.state.forwarded {
+        if self.state.ended.is_some() && !self.state.told_to_end {
             return None; // the release will tell whether the lease held to the end
         }
         if left.is_zero() {
@@ -193,7 +194,7 @@ impl Watch<'_> {
         let patience_ends = match &self.state.stop {
             Some(stop) => stop.killed_at.map_or(Moment::NEVER, |at| at.after(VANISH)),
             // The parts of a pipeline end one after the other when they are told to.
-            None if self.state.forwarded => ended_at.after(LONGEST_GRACE),
+            None if self.state.told_to_end => ended_at.after(LONGEST_GRACE),
             None => ended_at.after(SETTLE),
         };
         (others.is_empty() || now >= patience_ends).then_some(others)
