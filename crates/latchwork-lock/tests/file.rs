@@ -724,13 +724,8 @@ async fn a_dropped_question_leaves_nothing() {
 #[test]
 fn a_question_that_nobody_waits_for_is_not_asked() {
     let dir = temp();
-    // One thread for edits, and it is busy: the question is still to be asked when it is dropped.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(1)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    // The thread for edits is busy: the question is still to be asked when it is dropped.
+    one_blocking_thread().block_on(async {
         let locks = connect(dir.path()).await;
         let lease = locks.lock("r").acquire().await.expect("free").into_lease().await;
         let lease = lease.expect("a lease");
@@ -749,6 +744,45 @@ fn a_question_that_nobody_waits_for_is_not_asked() {
         // The lease was not rotated to a token that nobody has.
         locks.resume(lease).await.expect("still there").release().await.expect("released");
     });
+}
+
+#[test]
+fn a_waiter_whose_time_is_over_is_not_let_in_out_of_turn() {
+    let dir = temp();
+    let other = locks(dir.path());
+    let held = other.lock("k").acquire().expect("free");
+    one_blocking_thread().block_on(async {
+        let locks = connect(dir.path()).await;
+        let asking = tokio::spawn(async move {
+            locks.lock("k").wait(Duration::from_millis(300)).acquire().await.map(drop)
+        });
+        let began = Instant::now();
+        let queued = async |count| {
+            while waiters(&other, "k") != count {
+                assert!(began.elapsed() < secs(20), "never {count} waiters");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        queued(1).await;
+        // Its last question comes late.
+        let (go, wait) = channel();
+        let busy = tokio::task::spawn_blocking(move || wait.recv());
+        queued(0).await;
+        held.release().expect("released");
+        other.lock("k").acquire().expect("the next one's turn").release().expect("released");
+        go.send(()).expect("heard");
+        busy.await.expect("ended").expect("told");
+        let late = asking.await.expect("ended").expect_err("others were served meanwhile");
+        assert_eq!(late.code(), "lock_taken");
+    });
+}
+
+fn one_blocking_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .expect("a runtime")
 }
 
 #[tokio::test]

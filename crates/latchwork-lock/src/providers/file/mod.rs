@@ -33,6 +33,7 @@ mod store;
 mod sweep;
 mod wait;
 mod watch;
+mod watcher;
 
 use std::path::PathBuf;
 

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use super::process::Asker;
 use super::provider::FileLockProvider;
@@ -165,6 +164,3 @@ impl Drop for Queued<'_> {
         }
     }
 }
-
-/// Without a watch to wake it, a waiter looks by itself.
-pub(super) const UNWATCHED_TICK: Duration = Duration::from_millis(100);
