@@ -104,14 +104,22 @@ impl Watch<'_> {
             }
             let nap = self.nap(now);
             tokio::select! {
-                signal = self.signals.next() => {
-                    if signal != Signal::CHILD {
-                        self.state.told_to_end |= !matches!(signal, Signal::USR1 | Signal::USR2);
-                        self.keeper.group().signal(signal);
-                    }
-                }
+                signal = self.signals.next() => self.forward(signal),
                 () = self.held.lost(), if self.state.stop.is_none() => {}
                 () = tokio::time::sleep(nap) => {}
+            }
+        }
+    }
+
+    fn forward(&mut self, signal: Signal) {
+        let group = self.keeper.group();
+        match signal {
+            Signal::CHILD => {} // only a reason to look
+            Signal::USR1 | Signal::USR2 => group.signal(signal),
+            ending => {
+                self.state.told_to_end = true;
+                group.signal(ending);
+                group.signal(Signal::CONT); // a stopped one could not hear it
             }
         }
     }
