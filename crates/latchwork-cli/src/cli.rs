@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{completions, demo, lock, locks};
+use crate::voice::has_colour;
 
 /// Locks with fences, for shells and scripts.
 #[derive(Parser, Debug)]
@@ -45,7 +46,11 @@ impl Cli {
 /// The lock layer's own log, for whoever asks for it.
 fn log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("LATCHWORK_LOG") {
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+        tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(has_colour(&std::io::stderr()))
+            .init();
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the program says about itself: on stderr, as text or as one JSON object a line.
 
 use std::cell::RefCell;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::{IsTerminal, Write as _};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -91,6 +91,11 @@ impl Aside {
             tokio::time::sleep(TURN).await;
         }
     }
+}
+
+/// Whether to paint what goes there: on a terminal, unless `NO_COLOR` is set (no-color.org).
+pub(crate) fn has_colour(to: &impl IsTerminal) -> bool {
+    to.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// Writes to stdout. A closed pipe is no failure: the reader has seen enough.

@@ -35,7 +35,7 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "file" => crate::providers::file::connect(&url, address).await.map(Locks::new),
         scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
             Some((_, feature)) => {
-                Err(ErrorKind::NotBuilt { scheme: format!("{scheme}:"), feature }.into())
+                Err(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into())
             }
             None => Err(Error::invalid_argument(
                 "url",

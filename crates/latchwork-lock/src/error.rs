@@ -116,7 +116,7 @@ pub enum ErrorKind {
     },
     /// The program was built without this provider.
     #[error(
-        "this program was not built with the lock provider for {scheme}: \
+        "this program was not built with the lock provider for `{scheme}:`; \
          build it with the feature `{feature}` of latchwork-lock"
     )]
     #[non_exhaustive]

@@ -1,6 +1,7 @@
 //! `latchwork lock KEY -- command`.
 
 mod ask;
+mod hold;
 mod tell;
 
 use std::ffi::OsString;
@@ -10,19 +11,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use latchwork::lock::{self, Guard, Locks, Moment};
-use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 
 use super::block_on;
-use crate::exit::{self, Exit, Failure};
+use crate::exit::{self, Failure};
 use crate::place::Place;
 use crate::span;
-use crate::supervise::{
-    Ending, Keeper, Limits, Reason, Signals, Terminal, Watch, block_job_control, die_of, spawn,
-    tell_own_group,
-};
-use crate::voice::{Aside, Voice};
+use crate::supervise::{Keeper, block_job_control, die_of};
+use crate::voice::Voice;
 
 /// Run a command under a lock.
 ///
@@ -107,9 +103,6 @@ interactive shell's jobs) is out of its reach.",
     )
 }
 
-/// How long to wait for a place that does not answer when there is nothing left to protect.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// How the run ended, if it did not fail.
 enum Run {
     Exit(u8),
@@ -136,129 +129,6 @@ impl Lock {
         run
     }
 
-    async fn under_lock(
-        &self,
-        voice: Voice,
-        mask: SigSet,
-        keeper: &mut Keeper,
-    ) -> Result<Run, Failure> {
-        let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
-        let asked = async {
-            let locks = self.place.open_with(Some(keeper.pid())).await?;
-            let guard = self.acquire(&locks, voice).await?;
-            Ok::<_, Failure>((locks, guard))
-        };
-        let (locks, guard) = tokio::select! {
-            got = asked => got?,
-            // Dropping the question has left the queue.
-            signal = signals.next_request() => return Ok(Run::DieOf(signal)),
-        };
-        let run = self.hold(voice, mask, keeper, &mut signals, &locks, guard).await;
-        // A release that could not be told is tried once more, but not for long.
-        let _ = tokio::time::timeout(PATIENCE, locks.close()).await;
-        run
-    }
-
-    async fn hold(
-        &self,
-        voice: Voice,
-        mask: SigSet,
-        keeper: &mut Keeper,
-        signals: &mut Signals,
-        locks: &Locks,
-        guard: Guard,
-    ) -> Result<Run, Failure> {
-        let clock = locks.clock().clone();
-        let until = if self.no_renew { Moment::NEVER } else { clock.now().after(self.max_hold) };
-        let env =
-            [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
-        keeper.ready().map_err(cannot("reach the keeper process"))?;
-        if !guard.is_held() {
-            return Err(self.lost_before_start(guard.fence()));
-        }
-        let aside = Aside::default();
-        // Before the command starts, so that it finds itself in the foreground.
-        let mut terminal = Terminal::open();
-        if let Some(terminal) = &mut terminal {
-            terminal.lend_if_interactive(keeper.group());
-        }
-        let child = match spawn(&self.command, keeper.group(), mask, &env) {
-            Ok(child) => child,
-            Err(error) => {
-                if let Some(terminal) = &mut terminal {
-                    terminal.take_back(keeper.group());
-                }
-                let _ = release(guard).await;
-                return Err(self.not_started(&error, keeper));
-            }
-        };
-        let watch = Watch {
-            held: &guard,
-            clock,
-            limits: Limits { until, renewed: !self.no_renew },
-            keeper,
-            child,
-            signals,
-            terminal,
-            voice,
-            aside: &aside,
-            state: Default::default(),
-        };
-        let told = |reason| aside.fail(voice, self.stopped(reason, &guard));
-        let ending = watch.run(told).await;
-        let run = self.finish(ending, guard, voice).await;
-        aside.settle().await;
-        run
-    }
-
-    /// Releases, and makes an exit code of it all. A loss wins over whatever the command said,
-    /// because it may not have been alone.
-    async fn finish(&self, ending: Ending, guard: Guard, voice: Voice) -> Result<Run, Failure> {
-        if let Some(reason) = ending.stopped {
-            // What is left of the lease is of no use to anybody.
-            let _ = release(guard).await;
-            let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
-            return Ok(Run::Exit(exit as u8));
-        }
-        let fence = guard.fence();
-        match release(guard).await {
-            Some(Ok(())) => {}
-            Some(Err(error)) if error.is_loss() => return Err(self.lost_unseen(fence)),
-            Some(Err(error)) => self.tell_not_released(error.code(), &error.to_string(), voice),
-            None => self.tell_not_released("lock_unavailable", "no answer", voice),
-        }
-        if !ending.left_behind.is_empty() {
-            self.tell_left_behind(&ending.left_behind, voice);
-        }
-        let Some(status) = ending.status else {
-            return Err(Failure::internal("the command's exit code cannot be known"));
-        };
-        match (status.exit_status(), status.terminating_signal()) {
-            (_, Some(number)) => match Signal::from_named_raw(number) {
-                // Ctrl-C reached the command only, and is meant for the calling script too.
-                Some(signal @ (Signal::INT | Signal::QUIT)) if ending.had_terminal => {
-                    tell_own_group(signal);
-                    Ok(Run::DieOf(signal))
-                }
-                _ => Ok(Run::Exit(u8::try_from(128 + number).unwrap_or(u8::MAX))),
-            },
-            (code, None) => Ok(Run::Exit(u8::try_from(code.unwrap_or(0)).unwrap_or(u8::MAX))),
-        }
-    }
-
-    fn not_started(&self, error: &io::Error, keeper: &mut Keeper) -> Failure {
-        let name = self.program();
-        if keeper.is_dead() {
-            return Failure::internal("the keeper process died: the command was not started");
-        }
-        if error.kind() == io::ErrorKind::NotFound {
-            let message = format!("{name}: command not found");
-            return Failure::new(Exit::NotFound, "command_not_found", message);
-        }
-        let message = format!("{name}: cannot be started: {error}");
-        Failure::new(Exit::NotExecutable, "command_not_executable", message)
-    }
-
     fn program(&self) -> String {
         self.command.first().map(|name| name.display().to_string()).unwrap_or_default()
     }
@@ -269,11 +139,6 @@ impl Lock {
         let name = Path::new(&program).file_name().map(|name| name.display().to_string());
         name.unwrap_or(program).chars().filter(|c| !c.is_control()).take(60).collect()
     }
-}
-
-/// Releases, but does not wait for a place that does not answer: the ttl ends what cannot be told.
-async fn release(guard: Guard) -> Option<lock::Result<()>> {
-    tokio::time::timeout(PATIENCE, guard.release()).await.ok()
 }
 
 fn cannot(what: &'static str) -> impl Fn(io::Error) -> Failure {

@@ -5,7 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitCode, Stdio};
 
-use rustix::process::{Pid, Signal, getpgrp, getpid};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 
 use super::group::Group;
 use super::{signals, terminal};
@@ -80,6 +80,10 @@ impl Keeper {
     pub(crate) fn dismiss(mut self) {
         if let Some(mut line) = self.process.stdin.take() {
             let _ = line.write_all(&[DONE]);
+        }
+        // Somebody may have stopped the whole group.
+        if !self.is_dead() {
+            let _ = kill_process(Pid::from_child(&self.process), Signal::CONT);
         }
         let _ = self.process.wait();
     }

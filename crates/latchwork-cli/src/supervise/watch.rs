@@ -80,7 +80,8 @@ pub(crate) struct State {
     /// How it ended, where that can be known, and when.
     ended: Option<(Option<WaitStatus>, Moment)>,
     stop: Option<Stop>,
-    forwarded: bool,
+    /// Whether the group was told to end.
+    told_to_end: bool,
 }
 
 struct Stop {
@@ -103,14 +104,22 @@ impl Watch<'_> {
             }
             let nap = self.nap(now);
             tokio::select! {
-                signal = self.signals.next() => {
-                    if signal != Signal::CHILD {
-                        self.state.forwarded = true;
-                        self.keeper.group().signal(signal);
-                    }
-                }
+                signal = self.signals.next() => self.forward(signal),
                 () = self.held.lost(), if self.state.stop.is_none() => {}
                 () = tokio::time::sleep(nap) => {}
+            }
+        }
+    }
+
+    fn forward(&mut self, signal: Signal) {
+        let group = self.keeper.group();
+        match signal {
+            Signal::CHILD => {} // only a reason to look
+            Signal::USR1 | Signal::USR2 => group.signal(signal),
+            ending => {
+                self.state.told_to_end = true;
+                group.signal(ending);
+                group.signal(Signal::CONT); // a stopped one could not hear it
             }
         }
     }
@@ -160,7 +169,7 @@ impl Watch<'_> {
     }
 
     fn reason_to_stop(&mut self, now: Moment, left: Duration, grace: Duration) -> Option<Reason> {
-        if self.state.ended.is_some() && !self.state.forwarded {
+        if self.state.ended.is_some() && !self.state.told_to_end {
             return None; // the release will tell whether the lease held to the end
         }
         if left.is_zero() {
@@ -193,7 +202,7 @@ impl Watch<'_> {
         let patience_ends = match &self.state.stop {
             Some(stop) => stop.killed_at.map_or(Moment::NEVER, |at| at.after(VANISH)),
             // The parts of a pipeline end one after the other when they are told to.
-            None if self.state.forwarded => ended_at.after(LONGEST_GRACE),
+            None if self.state.told_to_end => ended_at.after(LONGEST_GRACE),
             None => ended_at.after(SETTLE),
         };
         (others.is_empty() || now >= patience_ends).then_some(others)

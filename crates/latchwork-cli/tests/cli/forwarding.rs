@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, assert_code};
+use crate::support::{Place, Running, assert_code, eventually, state};
 
 /// A script and its child, both of which hear a signal.
 const BOTH_HEAR: &str = r#"
@@ -51,6 +51,18 @@ fn a_command_that_dies_of_the_signal_gives_its_code() {
     let place = Place::new();
     let run = Running::start(&mut place.lock("k", &[], "echo in > $D/in; exec sleep 60"));
     place.line("in");
+    run.send(Signal::TERM);
+    assert_code(&run.output(), 128 + 15);
+}
+
+#[test]
+fn a_command_that_was_stopped_hears_it_too() {
+    let place = Place::new();
+    let run = Running::start(&mut place.lock("k", &[], "echo $$ > $D/pid; exec sleep 60"));
+    let pid = place.line("pid");
+    let child = Pid::from_raw(pid.parse().expect("a number")).expect("a process");
+    kill_process(child, Signal::STOP).expect("it runs");
+    eventually("its stop", || state(&pid) == Some('T'));
     run.send(Signal::TERM);
     assert_code(&run.output(), 128 + 15);
 }

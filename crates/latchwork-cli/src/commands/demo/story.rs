@@ -1,12 +1,11 @@
 //! Telling what happens, and stopping when it is not what was promised.
 
-use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use latchwork::lock::{Clock as _, SystemClock};
 
 use crate::exit::Failure;
-use crate::voice::out;
+use crate::voice::{has_colour, out};
 
 /// The demonstration as it is told.
 pub(super) struct Story {
@@ -17,8 +16,7 @@ pub(super) struct Story {
 
 impl Story {
     pub(super) fn new() -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Story { colour: !plain && std::io::stdout().is_terminal(), chapters: 0, kept: 0 }
+        Story { colour: has_colour(&std::io::stdout()), chapters: 0, kept: 0 }
     }
 
     /// A new chapter, with why it matters.

@@ -20,8 +20,8 @@ impl Lock {
             Reason::Lost => (
                 "lock_lost",
                 format!(
-                    "{lease} is gone: broken, taken over, or run out while this program was \
-                     stopped; the command was killed; check what it had already done"
+                    "{lease} is gone: it was broken, taken over or forgotten, or ran out while \
+                     this program was stopped; the command was killed; check what it had done"
                 ),
             ),
             Reason::NotRenewed => (

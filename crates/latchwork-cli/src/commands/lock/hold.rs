@@ -1,0 +1,156 @@
+//! Holding the lock while the command runs, and what comes of it.
+
+use std::io;
+use std::time::Duration;
+
+use latchwork::lock::{self, Guard, Locks, Moment};
+use nix::sys::signal::SigSet;
+use rustix::process::Signal;
+
+use super::{Lock, Run, cannot};
+use crate::exit::{Exit, Failure};
+use crate::supervise::{
+    Ending, Keeper, Limits, Reason, Signals, Terminal, Watch, spawn, tell_own_group,
+};
+use crate::voice::{Aside, Voice};
+
+/// How long to wait for a place that does not answer when there is nothing left to protect.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Lock {
+    /// Asks for the lock and holds it while the command runs.
+    pub(super) async fn under_lock(
+        &self,
+        voice: Voice,
+        mask: SigSet,
+        keeper: &mut Keeper,
+    ) -> Result<Run, Failure> {
+        let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
+        let locks = tokio::select! {
+            opened = self.place.open_with(Some(keeper.pid())) => opened?,
+            signal = signals.next_request() => return Ok(Run::DieOf(signal)),
+        };
+        let asked = tokio::select! {
+            got = self.acquire(&locks, voice) => got.map(Ok),
+            // Dropping the question leaves the queue.
+            signal = signals.next_request() => Ok(Err(signal)),
+        };
+        let run = match asked {
+            Ok(Ok(guard)) => self.hold(voice, mask, keeper, &mut signals, &locks, guard).await,
+            Ok(Err(signal)) => Ok(Run::DieOf(signal)),
+            Err(failure) => Err(failure),
+        };
+        // What was dropped or could not be told is told now, if that does not take long.
+        let _ = tokio::time::timeout(PATIENCE, locks.close()).await;
+        run
+    }
+
+    async fn hold(
+        &self,
+        voice: Voice,
+        mask: SigSet,
+        keeper: &mut Keeper,
+        signals: &mut Signals,
+        locks: &Locks,
+        guard: Guard,
+    ) -> Result<Run, Failure> {
+        let clock = locks.clock().clone();
+        let until = if self.no_renew { Moment::NEVER } else { clock.now().after(self.max_hold) };
+        let env =
+            [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
+        keeper.ready().map_err(cannot("reach the keeper process"))?;
+        if !guard.is_held() {
+            return Err(self.lost_before_start(guard.fence()));
+        }
+        let aside = Aside::default();
+        // Before the command starts, so that it finds itself in the foreground.
+        let mut terminal = Terminal::open();
+        if let Some(terminal) = &mut terminal {
+            terminal.lend_if_interactive(keeper.group());
+        }
+        let child = match spawn(&self.command, keeper.group(), mask, &env) {
+            Ok(child) => child,
+            Err(error) => {
+                if let Some(terminal) = &mut terminal {
+                    terminal.take_back(keeper.group());
+                }
+                let _ = release(guard).await;
+                return Err(self.not_started(&error, keeper));
+            }
+        };
+        let watch = Watch {
+            held: &guard,
+            clock,
+            limits: Limits { until, renewed: !self.no_renew },
+            keeper,
+            child,
+            signals,
+            terminal,
+            voice,
+            aside: &aside,
+            state: Default::default(),
+        };
+        let told = |reason| aside.fail(voice, self.stopped(reason, &guard));
+        let ending = watch.run(told).await;
+        let run = self.finish(ending, guard, voice).await;
+        aside.settle().await;
+        run
+    }
+
+    /// Releases, and makes an exit code of it all. A loss wins over whatever the command said,
+    /// because it may not have been alone.
+    async fn finish(&self, ending: Ending, guard: Guard, voice: Voice) -> Result<Run, Failure> {
+        let left_behind = || {
+            if !ending.left_behind.is_empty() {
+                self.tell_left_behind(&ending.left_behind, voice);
+            }
+        };
+        if let Some(reason) = ending.stopped {
+            // What is left of the lease is of no use to anybody.
+            let _ = release(guard).await;
+            left_behind(); // another user's, or hanging in the kernel
+            let exit = if reason == Reason::KeeperDied { Exit::Internal } else { Exit::Lost };
+            return Ok(Run::Exit(exit as u8));
+        }
+        let fence = guard.fence();
+        match release(guard).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) if error.is_loss() => return Err(self.lost_unseen(fence)),
+            Some(Err(error)) => self.tell_not_released(error.code(), &error.to_string(), voice),
+            None => self.tell_not_released("lock_unavailable", "no answer", voice),
+        }
+        left_behind();
+        let Some(status) = ending.status else {
+            return Err(Failure::internal("the command's exit code cannot be known"));
+        };
+        match (status.exit_status(), status.terminating_signal()) {
+            (_, Some(number)) => match Signal::from_named_raw(number) {
+                // Ctrl-C reached the command only, and is meant for the calling script too.
+                Some(signal @ (Signal::INT | Signal::QUIT)) if ending.had_terminal => {
+                    tell_own_group(signal);
+                    Ok(Run::DieOf(signal))
+                }
+                _ => Ok(Run::Exit(u8::try_from(128 + number).unwrap_or(u8::MAX))),
+            },
+            (code, None) => Ok(Run::Exit(u8::try_from(code.unwrap_or(0)).unwrap_or(u8::MAX))),
+        }
+    }
+
+    fn not_started(&self, error: &io::Error, keeper: &mut Keeper) -> Failure {
+        let name = self.program();
+        if keeper.is_dead() {
+            return Failure::internal("the keeper process died: the command was not started");
+        }
+        if error.kind() == io::ErrorKind::NotFound {
+            let message = format!("{name}: command not found");
+            return Failure::new(Exit::NotFound, "command_not_found", message);
+        }
+        let message = format!("{name}: cannot be started: {error}");
+        Failure::new(Exit::NotExecutable, "command_not_executable", message)
+    }
+}
+
+/// Releases, but does not wait for a place that does not answer: the ttl ends what cannot be told.
+async fn release(guard: Guard) -> Option<lock::Result<()>> {
+    tokio::time::timeout(PATIENCE, guard.release()).await.ok()
+}
