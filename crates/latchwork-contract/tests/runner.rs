@@ -1,9 +1,12 @@
 //! The runner itself: what it does with a provider that declares little, and with none at all.
 #![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
+mod mutant;
+
 use latchwork_contract::lock::{Bench, missing, suite, trials};
-use latchwork_lock::NoOpLockProvider;
+use latchwork_lock::{InMemoryLockProvider, NoOpLockProvider};
 use libtest_mimic::Arguments;
+use mutant::{Flaw, Mutant};
 
 #[test]
 fn a_strangers_provider_is_held_to_what_it_declares() {
@@ -24,6 +27,20 @@ fn a_strangers_provider_is_held_to_what_it_declares() {
         .collect();
     let conclusion = libtest_mimic::run(&Arguments::default(), chosen);
     assert!(conclusion.num_passed > 20, "{conclusion:?}");
+    assert!(!conclusion.has_failed(), "{conclusion:?}");
+}
+
+#[test]
+fn every_undeclared_operation_is_refused() {
+    // It could do all of it: the front door refuses by what is declared, not by trying.
+    let silent = suite("silent", async || {
+        let inner = InMemoryLockProvider::new();
+        Bench::new(move || {
+            let client = Mutant { inner: inner.clone(), flaw: Some(Flaw::DeclaresNothing) };
+            async move { Ok(client) }
+        })
+    });
+    let conclusion = libtest_mimic::run(&Arguments::default(), trials(vec![silent]));
     assert!(!conclusion.has_failed(), "{conclusion:?}");
 }
 

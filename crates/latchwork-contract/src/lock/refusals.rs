@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchwork_lock::{Capability, Fence, Lease, Mode, PageRequest, Token};
 
 use super::Fixture;
-use super::fixture::code;
+use super::fixture::{FORCE, code};
 
 /// Every way to ask for the operation answers `not_supported`.
 pub(super) async fn refused(f: &Fixture, capability: Capability) {
@@ -19,7 +19,9 @@ pub(super) async fn refused(f: &Fixture, capability: Capability) {
             code(request().wait_forever().acquire().await),
         ],
         Capability::Renew => {
-            vec![code(request().auto_renew(Duration::from_secs(60)).acquire().await)]
+            let renewing = request().auto_renew(Duration::from_secs(60)).acquire().await;
+            let guard = request().acquire().await.expect("a free key");
+            vec![code(renewing), code(guard.refresh_with(FORCE).await)]
         }
         Capability::HandOver => {
             let guard = request().acquire().await.expect("a free key");

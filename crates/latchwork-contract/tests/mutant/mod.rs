@@ -1,4 +1,5 @@
 //! The in-memory provider with one flaw.
+#![allow(dead_code, reason = "each test file that has this module uses a part of it")]
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) enum Flaw {
     WakesLate,
     WaitsForEver,
     ForgetsWhoWaited,
+    DeclaresNothing,
 }
 
 #[derive(Clone)]
@@ -61,6 +63,9 @@ impl LockProvider for Mutant {
         "mutant"
     }
     fn capabilities(&self) -> Capabilities {
+        if self.has(Flaw::DeclaresNothing) {
+            return Capabilities::NONE;
+        }
         self.inner.capabilities()
     }
     fn clock(&self) -> Arc<dyn Clock> {
