@@ -140,8 +140,12 @@ fn overtaken(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
             if request.asked.at >= waiting.patience {
                 break;
             }
+            // Readers are let in together: one that gives up before it has claimed its part was
+            // not overtaken by the others.
+            let together = waiting.mode == Mode::Shared && request.mode == Mode::Shared;
             if let Some(held) = request.granted
                 && held.event.at < waiting.patience
+                && !together
             {
                 found.push(violation(Rule::Order, queued, held.event));
             }
