@@ -164,7 +164,7 @@ impl Held {
     ///
     /// Cancel safe, and with the same errors as [`refresh`](Self::refresh).
     pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
-        self.locks.require(Capability::Renew)?;
+        self.locks.require(crate::Capability::Renew)?;
         let _one_at_a_time = self.more().renewing.lock().await;
         let clock = self.locks.clock();
         let term = self.term();
