@@ -25,10 +25,10 @@ impl Place {
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
         if let Some(at) = &self.at
             && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
-            && !directory.exists()
+            && !directory.join("keys").exists()
         {
-            let message =
-                format!("{} does not exist: nothing was locked there", directory.display());
+            let what = if directory.exists() { "is no lock directory" } else { "does not exist" };
+            let message = format!("{} {what}: nothing was locked there", directory.display());
             return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
         }
         self.open_with(None).await

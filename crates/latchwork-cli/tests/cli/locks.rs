@@ -25,6 +25,19 @@ fn a_free_place_says_so_and_one_that_is_not_there_too() {
 }
 
 #[test]
+fn looking_into_another_directory_leaves_it_alone() {
+    let other = tempfile::tempdir().expect("a directory");
+    let at = other.path().to_str().expect("text");
+    let out = std::process::Command::new(env!("CARGO_BIN_EXE_latchwork"))
+        .args(["locks", "ls", "--at", at])
+        .output()
+        .expect("it runs");
+    assert_code(&out, 69);
+    assert!(text(&out).contains("is no lock directory"), "{}", text(&out));
+    assert_eq!(other.path().read_dir().expect("readable").count(), 0);
+}
+
+#[test]
 fn holders_and_waiters_are_listed() {
     let place = Place::new();
     let one = Running::start(&mut place.lock("order:1", &["--note", "nightly"], UNTIL_GO));

@@ -14,7 +14,7 @@ use super::shard::Shard;
 use super::store::{Store, create};
 use crate::Result;
 
-const DURING: &str = "opening the directory";
+use super::fault::OPENING as DURING;
 
 /// Makes sure that the directory has been looked through in this boot.
 pub(super) fn begin(store: &Store) -> Result<()> {

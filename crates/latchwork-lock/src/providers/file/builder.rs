@@ -41,7 +41,7 @@ impl FileLockProviderBuilder {
     /// [`Backend`](crate::ErrorKind::Backend) when the directory cannot be used or is on a network file
     /// system.
     pub fn open(self) -> Result<FileLockProvider> {
-        const DURING: &str = "opening the directory";
+        const DURING: &str = fault::OPENING;
         let companion = |pid: &u32| {
             Process::of(*pid).map_err(|e| {
                 Error::invalid_argument("companion", format!("{pid} is no running process ({e})"))
@@ -80,15 +80,14 @@ const NETWORK: [(u32, &str); 12] = [
 ];
 
 fn refuse_network(root: &Path) -> Result<()> {
-    let found =
-        rustix::fs::statfs(root).map_err(|e| fault::io("opening the directory", root, e))?;
+    let found = rustix::fs::statfs(root).map_err(|e| fault::io(fault::OPENING, root, e))?;
     // The field's width depends on the machine; the numbers have 32 bits.
     let kind = found.f_type as u32;
     match network(kind) {
         None => Ok(()),
         Some(name) => Err(Error::backend(
             NAME,
-            "opening the directory",
+            fault::OPENING,
             format!(
                 "{} is on a {name} file system: other machines may use it too, and this provider \
                  judges leases by one machine's clock and processes; choose a local directory, or, \

@@ -11,6 +11,9 @@ use crate::Error;
 /// The provider's name in messages.
 pub(super) const NAME: &str = "file";
 
+/// What is done when the provider is made.
+pub(super) const OPENING: &str = "opening the directory";
+
 /// An error of the operating system.
 pub(super) fn io(during: &'static str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = error.into();
@@ -34,6 +37,9 @@ pub(super) fn io(during: &'static str, path: &Path, error: impl Into<io::Error>)
         }
         Some(Errno::NOTDIR) => {
             wrong(format!("{path}: a part of the path is a file; choose another directory"))
+        }
+        Some(Errno::NOENT) if during == OPENING => {
+            wrong(format!("{path} cannot be made here; choose another directory"))
         }
         Some(Errno::NOENT) => wrong(format!(
             "{path} is gone: somebody removed the lock directory; start this process again to make \

@@ -62,7 +62,7 @@ pub(crate) async fn connect(url: &Url, address: &str) -> Result<FileLockProvider
             }
         };
     }
-    blocking::run("opening the directory", move || builder.open()).await
+    blocking::run(fault::OPENING, move || builder.open()).await
 }
 
 fn directory(url: &Url, address: &str) -> Result<PathBuf> {

@@ -66,7 +66,7 @@ impl Store {
                 .recursive(true)
                 .mode(0o700)
                 .create(dir)
-                .map_err(|e| fault::io("opening the directory", dir, e))?;
+                .map_err(|e| fault::io(fault::OPENING, dir, e))?;
         }
         boot::begin(&store)?;
         Ok(store)
@@ -167,7 +167,7 @@ impl Store {
 
     /// Removes every record that is damaged. Only before anybody of this boot has written one.
     pub(super) fn remove_all_damaged(&self) -> Result<()> {
-        let wrong = |e| fault::io("opening the directory", &self.keys, e);
+        let wrong = |e| fault::io(fault::OPENING, &self.keys, e);
         for entry in fs::read_dir(&self.keys).map_err(wrong)? {
             let path = entry.map_err(wrong)?.path();
             if let Ok(Found::Damaged(error)) = self.read(&path, None) {
