@@ -21,17 +21,28 @@ impl Held {
     /// Asks for the lease and waits for it. The inner result is the answer, its error always that
     /// somebody else has the key.
     #[inline]
-    pub(crate) async fn ask(self: Box<Self>) -> Result<Result<Box<Self>>> {
-        let first = poll_fn(|cx| Poll::Ready(self.ask_now(cx.waker()))).await;
-        if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = first {
-            return Ok(Ok(self.granted(grant)));
+    pub(crate) async fn ask(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+        let mut first = None;
+        let granted = poll_fn(|cx| {
+            match self.ask_now(cx.waker()) {
+                Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
+                    self.granted(grant);
+                    return Poll::Ready(true);
+                }
+                other => first = other,
+            }
+            Poll::Ready(false)
+        })
+        .await;
+        if granted {
+            return Ok(Ok(self));
         }
         self.go_on(first, true).await
     }
 
     /// Goes on after the first look; `awaited` when that look left the waker of this very task.
     pub(crate) async fn go_on(
-        self: Box<Self>,
+        mut self: Box<Self>,
         first: Option<Poll<Result<Acquired>>>,
         mut awaited: bool,
     ) -> Result<Result<Box<Self>>> {
@@ -61,7 +72,10 @@ impl Held {
             }
         };
         match answer {
-            Acquired::Granted(grant) => Ok(Ok(self.granted(grant))),
+            Acquired::Granted(grant) => {
+                self.granted(grant);
+                Ok(Ok(self))
+            }
             Acquired::Taken(holder) => Ok(Err(self.taken(self.request.wait, holder))),
         }
     }
@@ -93,7 +107,8 @@ impl Held {
                     match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
                             abandoned.disarm();
-                            return Ok(Ok(self.granted(grant)));
+                            self.granted(grant);
+                            return Ok(Ok(self));
                         }
                         Ok(None) => None,
                         Err(error) => Some(error),

@@ -168,12 +168,12 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// As for the async form.
     pub fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let held = self.question()?;
+        let mut held = self.question()?;
         // Most often the answer is there at once, and no runtime is needed to wait for it.
-        let held = match held.ask_now(Waker::noop()) {
+        match held.ask_now(Waker::noop()) {
             Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => held.granted(grant),
-            first => block_on(held.go_on(first, false))??,
-        };
+            first => held = block_on(held.go_on(first, false))??,
+        }
         match self.renewal {
             None => Ok(crate::Guard::new(held)),
             // The watchdog is a task, and needs a runtime to live in.
@@ -264,7 +264,7 @@ impl Guard {
     ///
     /// # Errors
     /// As for [`crate::Guard::release`].
-    pub fn release(mut self) -> Result<()> {
+    pub fn release(self) -> Result<()> {
         match self.0.release_now() {
             Some(answer) => answer,
             None => block_on(self.0.release()),

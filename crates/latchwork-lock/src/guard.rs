@@ -18,8 +18,6 @@ use crate::{Held, Lease, Result};
 #[must_use = "a guard that is not kept is released at once"]
 pub struct Guard {
     held: Cell,
-    watchdog: Option<Watchdog>,
-    ended: bool,
 }
 
 /// Behind a pointer, because a guard is moved about more often than it is looked at; a counted
@@ -33,7 +31,7 @@ impl Guard {
     /// The guard of a lease that was granted.
     #[inline]
     pub(crate) fn new(held: Box<Held>) -> Self {
-        Guard { held: Cell::Own(held), watchdog: None, ended: false }
+        Guard { held: Cell::Own(held) }
     }
 
     /// The same, with renewal where it was asked for.
@@ -49,9 +47,9 @@ impl Guard {
     pub(crate) fn shared(held: Box<Held>, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
         let held: Arc<Held> = Arc::from(held);
         // The guard comes first: if there is nobody to run the watchdog, it gives the lease back.
-        let mut guard = Guard { held: Cell::Shared(held.clone()), watchdog: None, ended: false };
+        let guard = Guard { held: Cell::Shared(held.clone()) };
         if let Some(renewal) = renewal {
-            guard.watchdog = Some(Watchdog::start(held.clone(), renewal)?);
+            held.keep_watchdog(Watchdog::start(held.clone(), renewal)?);
         }
         Ok((guard, held))
     }
@@ -65,7 +63,7 @@ impl Guard {
     /// did not hold to the end, so that somebody else may have been in meanwhile.
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not answer; the release is
     /// then queued, and the ttl ends what cannot be told.
-    pub async fn release(mut self) -> Result<()> {
+    pub async fn release(self) -> Result<()> {
         let provider = self.locks.provider();
         let released = match provider.release_now(self.proof()) {
             Some(answer) => answer,
@@ -75,13 +73,13 @@ impl Guard {
     }
 
     /// The same where the provider answers at once; else none, and nothing has happened.
-    pub(crate) fn release_now(&mut self) -> Option<Result<()>> {
+    pub(crate) fn release_now(&self) -> Option<Result<()>> {
         let released = self.locks.provider().release_now(self.proof())?;
         Some(released.and_then(|released| self.ended(released)))
     }
 
-    fn ended(&mut self, released: bool) -> Result<()> {
-        self.ended = true;
+    fn ended(&self, released: bool) -> Result<()> {
+        self.mark_ended();
         if released {
             return Ok(());
         }
@@ -98,13 +96,12 @@ impl Guard {
     ///
     /// # Errors
     /// As for [`release`](Self::release); the guard is released then.
-    pub async fn into_lease(mut self) -> Result<Lease> {
+    pub async fn into_lease(self) -> Result<Lease> {
         self.locks.require(crate::Capability::HandOver)?;
         if !self.locks.provider().hand_over(self.proof()).await? {
             return Err(self.gone(self.locks.clock().now()));
         }
-        self.ended = true;
-        self.watchdog = None;
+        self.mark_ended();
         Ok(self.lease())
     }
 }
@@ -124,11 +121,11 @@ impl Deref for Guard {
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {
-        self.watchdog = None;
-        if !self.ended {
+        if !self.has_ended() {
             self.locks.provider().release_later(self.proof());
         }
         if let Cell::Shared(held) = &self.held {
+            held.stop_watchdog();
             held.mark_lost(); // for whoever still looks
         }
     }

@@ -114,7 +114,9 @@ impl<F> LockRequest<'_, ManyKeys, F> {
         let started = clock.now();
         let mut set = GuardSet { guards: Vec::with_capacity(keys.len()) };
         for key in keys {
-            let mut held = self.ask_for(key)?;
+            let mut held = self.blank_question()?;
+            held.request.key = key;
+            held.begin();
             if let Wait::For(timeout) = held.request.wait {
                 held.request.wait = match timeout.saturating_sub(clock.now().since(started)) {
                     Duration::ZERO => Wait::No,

@@ -10,8 +10,12 @@ use tokio::sync::Notify;
 
 use crate::config::{check_ttl, trust_margin};
 use crate::provider::Proof;
+use crate::renewal::Watchdog;
 use crate::rules::wall_at;
-use crate::{AcquireRequest, Error, Fence, Grant, Lease, LockState, Locks, Mode, Moment, Result};
+use crate::{
+    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Result, Token,
+    Wait,
+};
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
 /// [`run`](crate::LockRequest::run) can ask.
@@ -21,11 +25,14 @@ pub struct Held {
     grant: Grant,
     since: Moment,
     lost: AtomicBool,
+    /// Given back or handed over: the guard's drop has nothing left to do.
+    ended: AtomicBool,
     /// Most leases are neither watched nor renewed: what that needs is made on first use.
     more: OnceLock<Box<More>>,
 }
 
 struct More {
+    watchdog: Mutex<Option<Watchdog>>,
     term: Mutex<Term>,
     changed: Notify,
     /// One renewal at a time: two in flight could be answered in another order than they were
@@ -61,26 +68,66 @@ pub struct Refresh {
 }
 
 impl Held {
-    /// A lease that is yet to be granted. It is made before the question, so that the answer has
+    /// A lease that is yet to be asked for. It is made before the question, so that the answer has
     /// only its own few words to add.
     #[inline]
-    pub(crate) fn asking(locks: &Locks, request: AcquireRequest) -> Box<Self> {
-        let since = request.sent_at;
-        Box::new(Held {
-            locks: locks.share(),
-            request,
-            grant: Grant::PENDING,
-            since,
-            lost: AtomicBool::new(false),
-            more: OnceLock::new(),
-        })
+    pub(crate) fn blank(locks: &Locks) -> Box<Self> {
+        // Room first, then the value: so it is written where it stays.
+        Box::write(
+            Box::new_uninit(),
+            Held {
+                locks: locks.share(),
+                request: AcquireRequest {
+                    key: Key::BLANK,
+                    mode: Mode::Exclusive,
+                    token: Token::from_exposed(0),
+                    owner: None,
+                    note: None,
+                    ttl: Duration::ZERO,
+                    wait: Wait::No,
+                    retry_interval: Duration::ZERO,
+                    sent_at: Moment::from_nanos(0),
+                },
+                grant: Grant::PENDING,
+                since: Moment::default(),
+                lost: AtomicBool::new(false),
+                ended: AtomicBool::new(false),
+                more: OnceLock::new(),
+            },
+        )
+    }
+
+    /// Says what is asked for, starts the time and makes the token.
+    ///
+    /// In place and in this order: a processor that has just written some bytes waits when it must
+    /// read them at once in another width, and the clock and the token give it the time.
+    #[inline]
+    pub(crate) fn name(&mut self, prefix: &str, name: &str) {
+        self.request.key.write(prefix, name);
+        self.start_time();
+        self.request.key.seal();
+        self.request.token = Token::random();
+    }
+
+    /// Starts the time and makes the token.
+    pub(crate) fn begin(&mut self) {
+        self.start_time();
+        self.request.token = Token::random();
     }
 
     #[inline]
-    pub(crate) fn granted(mut self: Box<Self>, grant: Grant) -> Box<Self> {
-        self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
-        self.grant = grant;
-        self
+    fn start_time(&mut self) {
+        self.request.sent_at = self.locks.clock().now();
+        self.since = self.request.sent_at;
+    }
+
+    #[inline]
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        self.grant.fence = grant.fence;
+        if grant != Grant::first(grant.fence) {
+            self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
+            self.grant = grant;
+        }
     }
 
     /// The key, as it was asked for.
@@ -226,6 +273,25 @@ impl Held {
         self.term().expires
     }
 
+    pub(crate) fn mark_ended(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Keeps the watchdog for as long as the guard lives.
+    pub(crate) fn keep_watchdog(&self, watchdog: Watchdog) {
+        *self.more().watchdog.lock() = Some(watchdog);
+    }
+
+    pub(crate) fn stop_watchdog(&self) {
+        if let Some(more) = self.more.get() {
+            more.watchdog.lock().take();
+        }
+    }
+
     /// The backend said that the lease is not ours, or we gave it back.
     pub(crate) fn mark_lost(&self) {
         self.lost.store(true, Ordering::Release);
@@ -255,6 +321,7 @@ impl Held {
     fn more(&self) -> &More {
         self.more.get_or_init(|| {
             Box::new(More {
+                watchdog: Mutex::new(None),
                 term: Mutex::new(self.first_term()),
                 changed: Notify::new(),
                 renewing: tokio::sync::Mutex::new(()),

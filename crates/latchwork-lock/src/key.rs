@@ -59,12 +59,31 @@ impl Key {
 
     #[inline]
     fn joined(prefix: &str, name: &str) -> Self {
-        let mut short = ArrayString::new();
-        if short.try_push_str(prefix).is_ok() && short.try_push_str(name).is_ok() {
-            return Key { hash: hash(&short), text: Text::Short(short) };
+        let mut key = Key::BLANK;
+        key.write(prefix, name);
+        key.seal();
+        key
+    }
+
+    /// Room for a key that is [written](Self::write) in place.
+    pub(crate) const BLANK: Key = Key { hash: 0, text: Text::Short(ArrayString::new_const()) };
+
+    /// Writes both parts, which were checked before, into a blank key.
+    #[inline]
+    pub(crate) fn write(&mut self, prefix: &str, name: &str) {
+        if let Text::Short(short) = &mut self.text
+            && short.try_push_str(prefix).is_ok()
+            && short.try_push_str(name).is_ok()
+        {
+            return;
         }
-        let long = [prefix, name].concat();
-        Key { hash: hash(&long), text: Text::Long(long.into()) }
+        self.text = Text::Long([prefix, name].concat().into());
+    }
+
+    /// Ends the writing: only now the key can be compared.
+    #[inline]
+    pub(crate) fn seal(&mut self) {
+        self.hash = hash(self.as_str());
     }
 
     /// The whole name.
@@ -134,7 +153,7 @@ impl From<Key> for String {
 }
 
 #[inline]
-fn check(name: &str) -> Result<()> {
+pub(crate) fn check(name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::invalid_key(name, "it is empty"));
     }
@@ -166,11 +185,13 @@ pub(crate) fn check_prefix(prefix: &str) -> Result<()> {
 
 #[inline]
 pub(crate) fn has_control(text: &str) -> bool {
-    if text.is_ascii() {
-        text.bytes().any(|b| b < 0x20 || b == 0x7f)
-    } else {
-        text.chars().any(char::is_control)
+    // Without a way out in the middle, which a processor would have to guess.
+    let (mut control, mut foreign) = (false, false);
+    for byte in text.bytes() {
+        control |= byte < 0x20 || byte == 0x7f;
+        foreign |= byte >= 0x80;
     }
+    control || foreign && text.chars().any(char::is_control)
 }
 
 impl fmt::Debug for Key {

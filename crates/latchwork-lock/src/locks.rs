@@ -8,8 +8,8 @@ use crate::key::check_prefix;
 use crate::provider::DynLockProvider;
 use crate::request::{LockRequest, ManyKeys, OneKey};
 use crate::{
-    AcquireRequest, Capabilities, Capability, Clock, Error, Fence, Guard, Held, Holder, Inspection,
-    Key, Lease, LockConfig, LockProvider, Owner, Page, PageRequest, Proof, Result, Token, Wait,
+    Capabilities, Capability, Clock, Error, Fence, Guard, Held, Holder, Inspection, Key, Lease,
+    LockConfig, LockProvider, Owner, Page, PageRequest, Proof, Result,
 };
 
 /// The prefix of keys unless another is chosen.
@@ -156,24 +156,21 @@ impl Locks {
         } else {
             self.with_prefix(&lease.prefix)?
         };
-        let request = AcquireRequest {
-            key: locks.key(&lease.key)?,
-            mode: lease.mode,
-            token: Token::random(),
-            owner: lease.owner.clone(),
-            note: None,
-            ttl: lease.ttl,
-            wait: Wait::No,
-            retry_interval: self.inner.defaults.retry_interval,
-            sent_at: self.clock().now(),
-        };
-        let held = Held::asking(&locks, request);
+        let mut held = Held::blank(&locks);
+        held.request.key = locks.key(&lease.key)?;
+        held.request.mode = lease.mode;
+        held.request.owner = lease.owner.clone();
+        held.request.ttl = lease.ttl;
+        held.begin();
         let abandoned = Abandoned::new(&locks, &held.request);
         let old = Proof { key: &held.request.key, token: lease.token };
         let grant = self.provider().rotate(old, held.request.token, lease.ttl).await?;
         abandoned.disarm();
         match grant {
-            Some(grant) => Ok(Guard::new(held.granted(grant))),
+            Some(grant) => {
+                held.granted(grant);
+                Ok(Guard::new(held))
+            }
             None => Err(Error::lost(&lease.key, lease.fence)),
         }
     }

@@ -78,8 +78,12 @@ pub struct Grant {
 
 impl Grant {
     /// Stands where the answer will be written.
-    pub(crate) const PENDING: Grant =
-        Grant { fence: Fence::new(0), previous_fence: None, waited: false, trusted_from: None };
+    pub(crate) const PENDING: Grant = Grant::first(Fence::new(0));
+
+    /// A grant at once, of a key of which nothing else is known.
+    pub const fn first(fence: Fence) -> Self {
+        Grant { fence, previous_fence: None, waited: false, trusted_from: None }
+    }
 }
 
 /// What a holder shows to renew or release: the key and the secret.

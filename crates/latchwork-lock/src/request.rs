@@ -8,11 +8,12 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use crate::config::check_ttl;
+use crate::key;
 use crate::lease::check_text;
 use crate::renewal::Renewal;
 use crate::{
-    AcquireRequest, Capability, Error, Guard, Held, Key, LockConfig, LockStrategy, Locks, Mode,
-    OnLoss, Owner, Result, Token, Wait,
+    Capability, Error, Guard, Held, Key, LockConfig, LockStrategy, Locks, Mode, OnLoss, Owner,
+    Result, Wait,
 };
 
 /// A request for a lock, made by [`Locks::lock`] and [`Locks::lock_all`].
@@ -210,27 +211,24 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         }
     }
 
-    /// Checks the settings and makes the question of them.
+    /// Checks the settings and makes a question of them that does not yet say what for.
     #[inline]
-    pub(crate) fn ask_for(&mut self, key: Key) -> Result<Box<Held>> {
+    pub(crate) fn blank_question(&mut self) -> Result<Box<Held>> {
         self.check()?;
-        let (mut owner, mut note) = (None, None);
-        if let Some(labels) = &self.labels {
-            owner = labels.owner.clone();
-            note = labels.note.clone();
+        let mut held = Held::blank(self.locks);
+        let request = &mut held.request;
+        request.mode = self.mode;
+        request.ttl = self.config.ttl;
+        request.wait = self.wait_mode();
+        request.retry_interval = self.config.retry_interval;
+        if let Some(labels) = &mut self.labels {
+            request.owner = labels.owner.clone();
+            request.note = labels.note.clone();
         }
-        let request = AcquireRequest {
-            key,
-            mode: self.mode,
-            token: Token::random(),
-            owner: owner.or_else(|| self.locks.owner().cloned()),
-            note,
-            ttl: self.config.ttl,
-            wait: self.wait_mode(),
-            retry_interval: self.config.retry_interval,
-            sent_at: self.locks.clock().now(),
-        };
-        Ok(Held::asking(self.locks, request))
+        if request.owner.is_none() {
+            request.owner = self.locks.owner().cloned();
+        }
+        Ok(held)
     }
 
     /// The strategy `None` has no guard to give.
@@ -246,7 +244,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     }
 }
 
-impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
+impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     /// Asks for the lock, as the strategy says; not getting it is an error.
     ///
     /// Cancel safe: dropped midway, the request leaves the queue, and a grant that was already
@@ -256,10 +254,13 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// [`LockAcquisition`](crate::ErrorKind::LockAcquisition) when somebody else has it and the
     /// wait is over, [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not
     /// answer in that time, and errors about the arguments.
-    pub async fn acquire(mut self) -> Result<Guard> {
-        self.needs_guard()?;
-        let held = self.question()?.ask().await??;
-        Guard::renewing(held, self.renewal)
+    #[expect(clippy::manual_async_fn, reason = "an async fn would move the request once more")]
+    pub fn acquire(mut self) -> impl Future<Output = Result<Guard>> + use<'a, S> {
+        async move {
+            self.needs_guard()?;
+            let held = self.question()?.ask().await??;
+            Guard::renewing(held, self.renewal)
+        }
     }
 
     /// The same, but that somebody else has it is no error: the answer is none.
@@ -320,7 +321,10 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
 impl<S: AsRef<str>, F> LockRequest<'_, OneKey<S>, F> {
     #[inline]
     pub(crate) fn question(&mut self) -> Result<Box<Held>> {
-        let key = self.locks.key(self.keys.0.as_ref())?;
-        self.ask_for(key)
+        let name = self.keys.0.as_ref();
+        key::check(name)?;
+        let mut held = self.blank_question()?;
+        held.name(self.locks.prefix(), self.keys.0.as_ref());
+        Ok(held)
     }
 }

@@ -99,6 +99,9 @@ impl LockProvider for InMemoryLockProvider {
         again: bool,
         waker: &Waker,
     ) -> Option<Poll<Result<Acquired>>> {
+        if !again && let Some(fence) = self.store.take_free(request) {
+            return Some(Poll::Ready(Ok(Acquired::Granted(Grant::first(fence)))));
+        }
         Some(self.store.poll(request, again, waker).map(Ok))
     }
 

@@ -70,15 +70,27 @@ struct Lone {
 
 impl State {
     /// The first grant of a key that nobody had.
-    fn new(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
-        let expires = now.after(request.ttl);
-        if request.mode == Mode::Exclusive && request.owner.is_none() && request.note.is_none() {
-            let id = halves(request.token.expose());
-            return State::Lone(Lone { id, fence, since: now, expires, ttl: request.ttl });
+    #[inline]
+    fn begin(&mut self, request: &AcquireRequest, now: Moment, fence: Fence) {
+        let plain = request.mode == Mode::Exclusive;
+        if plain && request.owner.is_none() && request.note.is_none() {
+            if let State::Lone(lone) = self {
+                lone.id = halves(request.token.expose());
+                lone.fence = fence;
+                lone.since = now;
+                lone.expires = now.after(request.ttl);
+                lone.ttl = request.ttl;
+            }
+            return;
         }
+        let expires = now.after(request.ttl);
         let party = party(request, now, Seat { waker: None, deadline: now });
         let held = Held { party, fence, previous: None, expires, claimed: true };
-        State::full(held)
+        *self = State::full(held);
+    }
+
+    fn is_lone(&self, id: Id) -> bool {
+        matches!(self, State::Lone(lone) if lone.id == halves(id))
     }
 
     fn full(held: Held<Seat>) -> Self {
@@ -98,12 +110,6 @@ fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Party<Seat> {
         ttl: request.ttl,
         since: now,
         extra,
-    }
-}
-
-impl Lone {
-    fn is(&self, id: Id) -> bool {
-        self.id == halves(id)
     }
 }
 
@@ -150,6 +156,13 @@ impl Store {
         self.shards[(hash >> 58) as usize].lock()
     }
 
+    /// Takes a key that nobody has.
+    #[inline]
+    pub(super) fn take_free(&self, request: &AcquireRequest) -> Option<Fence> {
+        let mut shard = self.shard(request.key.process_hash());
+        shard.take_free(request, request.sent_at, self.epoch_micros)
+    }
+
     /// Asks for a lease, the first time or `again` by one that waits.
     pub(super) fn poll(
         self: &Arc<Self>,
@@ -157,20 +170,27 @@ impl Store {
         again: bool,
         waker: &Waker,
     ) -> Poll<Acquired> {
-        if !again {
-            return self.ask(request, waker, request.sent_at);
+        if again {
+            return self.poll_again(request, waker);
         }
+        self.ask(request, waker, request.sent_at)
+    }
+
+    fn poll_again(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker) -> Poll<Acquired> {
         match self.look(&request.key, request.token.expose(), waker) {
             Look::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
             Look::Waiting => Poll::Pending,
             // Its time is over, or it did not claim in time and the key went on to the next.
-            Look::Gone => self.ask(request, waker, self.clock.now()).map(|answer| match answer {
-                Acquired::Granted(grant) => {
-                    let trusted_from = grant.trusted_from.or(Some(self.clock.now()));
-                    Acquired::Granted(Grant { waited: true, trusted_from, ..grant })
-                }
-                taken => taken,
-            }),
+            Look::Gone => {
+                let now = self.clock.now();
+                self.ask(request, waker, now).map(|answer| match answer {
+                    Acquired::Granted(grant) => {
+                        let trusted_from = grant.trusted_from.or(Some(now));
+                        Acquired::Granted(Grant { waited: true, trusted_from, ..grant })
+                    }
+                    taken => taken,
+                })
+            }
         }
     }
 
@@ -180,31 +200,29 @@ impl Store {
         waker: &Waker,
         now: Moment,
     ) -> Poll<Acquired> {
-        let key = &request.key;
-        let hash = key.process_hash();
-        let mut shard = self.shard(hash);
-        if !shard.handed_over.is_empty() {
-            shard.forget_handed_over(now);
+        let mut shard = self.shard(request.key.process_hash());
+        match shard.take_free(request, now, self.epoch_micros) {
+            Some(fence) => Poll::Ready(Acquired::Granted(Grant::first(fence))),
+            None => self.ask_for_taken(shard, request, waker, now),
         }
+    }
+
+    #[inline(never)]
+    fn ask_for_taken(
+        self: &Arc<Self>,
+        mut shard: MutexGuard<'_, Shard>,
+        request: &AcquireRequest,
+        waker: &Waker,
+        now: Moment,
+    ) -> Poll<Acquired> {
+        let key = &request.key;
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
-        let entry = entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-        let mut entry = match entry {
-            hash_table::Entry::Vacant(vacant) => {
-                let fence = fence();
-                let state = State::new(request, now, fence);
-                vacant.insert(Entry { key: key.clone(), state });
-                return Poll::Ready(Acquired::Granted(Grant {
-                    fence,
-                    previous_fence: None,
-                    waited: false,
-                    trusted_from: None,
-                }));
-            }
-            hash_table::Entry::Occupied(occupied) => occupied,
+        let Some(entry) = entries.find_mut(key.process_hash(), |e| e.key == *key) else {
+            unreachable!("the key was taken, and the shard is locked");
         };
         let mut wakers = Wakers::new();
-        let rules = entry.get_mut().rules();
+        let rules = entry.rules();
         if rules.expire(now) {
             rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
         }
@@ -286,8 +304,10 @@ impl Store {
     pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
-        let Ok(entry) = shard.entries.find_entry(hash, |e| e.key == *key) else { return };
-        if matches!(&entry.get().state, State::Lone(lone) if lone.is(id)) {
+        // A token is found sooner than a name is compared.
+        let found = shard.entries.find_entry(hash, |e| e.state.is_lone(id) || e.key == *key);
+        let Ok(entry) = found else { return };
+        if entry.get().state.is_lone(id) {
             entry.remove();
             shard.shrink();
             return;
@@ -449,6 +469,24 @@ impl Store {
 }
 
 impl Shard {
+    /// Takes a key that nobody has.
+    #[inline(always)]
+    fn take_free(&mut self, request: &AcquireRequest, now: Moment, epoch: u64) -> Option<Fence> {
+        if !self.handed_over.is_empty() {
+            self.forget_handed_over(now);
+        }
+        let key = &request.key;
+        let hash = key.process_hash();
+        let entry = self.entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
+        let hash_table::Entry::Vacant(vacant) = entry else { return None };
+        let fence = next_fence(&mut self.last_fence, epoch, now);
+        // First the room and then what is in it, for the reason given at `Held::name`.
+        let entry = vacant.insert(Entry::BLANK).into_mut();
+        entry.key.clone_from(key);
+        entry.state.begin(request, now, fence);
+        Some(fence)
+    }
+
     fn tick(&mut self, now: Moment, epoch_micros: u64, wakers: &mut Wakers) {
         let Shard { entries, last_fence, due, .. } = self;
         *due = Moment::NEVER;
@@ -519,6 +557,17 @@ impl Rules<Seat> {
 }
 
 impl Entry {
+    const BLANK: Entry = Entry {
+        key: Key::BLANK,
+        state: State::Lone(Lone {
+            id: [0; 2],
+            fence: Fence::new(0),
+            since: Moment::from_nanos(0),
+            expires: Moment::from_nanos(0),
+            ttl: Duration::ZERO,
+        }),
+    };
+
     fn rules(&mut self) -> &mut Rules<Seat> {
         if let State::Lone(lone) = &self.state {
             let party = Party {
