@@ -33,6 +33,8 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "noop" => bare(&url).map(|()| Locks::new(NoOpLockProvider::new())),
         #[cfg(all(feature = "file", target_os = "linux"))]
         "file" => crate::providers::file::connect(&url, address).await.map(Locks::new),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => crate::SqliteLockProvider::open(address).await.map(Locks::new),
         scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
             Some((_, feature)) => {
                 Err(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into())

@@ -1,0 +1,167 @@
+//! From a file to connections.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
+};
+use sqlx::{ConnectOptions, Connection, Sqlite as Driver, Transaction};
+
+use super::error::explain;
+use super::options::{Options, Synchronous};
+use crate::{Error, Fault, Result};
+
+/// How every write begins: as a writer from the first statement on.
+pub const BEGIN: &str = "BEGIN IMMEDIATE";
+
+/// How long a writer waits for another one.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+const READERS: u32 = 4;
+
+/// An open database: one writer and a few readers, which never wait for it.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    options: SqliteConnectOptions,
+    writer: SqlitePool,
+    readers: SqlitePool,
+}
+
+impl Sqlite {
+    /// Opens a file, and makes it where it is missing and the options allow it.
+    ///
+    /// # Errors
+    /// When the file is none that can be used; the message says what to do.
+    pub async fn open(options: &Options) -> Result<Self> {
+        check(options)?;
+        // A later change of the working directory must not change the database.
+        let path = std::path::absolute(&options.path)
+            .map_err(|e| Error::permanent("the file's path is none", Some(e.into())))?;
+        let synchronous = match options.synchronous {
+            Synchronous::Full => SqliteSynchronous::Full,
+            Synchronous::Normal => SqliteSynchronous::Normal,
+        };
+        let connect = SqliteConnectOptions::new()
+            .filename(path)
+            .create_if_missing(options.create)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(synchronous)
+            .busy_timeout(BUSY_TIMEOUT)
+            .foreign_keys(true)
+            .disable_statement_logging();
+        Self::with(connect).await
+    }
+
+    /// The database of the user's own pool, over connections of our own with the pool's settings:
+    /// so neither takes the other's connections.
+    ///
+    /// # Errors
+    /// When it is a database in memory, or cannot be opened once more.
+    pub async fn from_pool(pool: &SqlitePool) -> Result<Self> {
+        let options = (*pool.connect_options()).clone();
+        let file = options.get_filename();
+        if file.as_os_str().is_empty()
+            || file.to_string_lossy().contains("memory") && !file.exists()
+        {
+            return Err(Error::permanent(
+                "the pool's database is in memory, where no other connection sees it; use a file",
+                None,
+            ));
+        }
+        Self::with(options.disable_statement_logging()).await
+    }
+
+    async fn with(options: SqliteConnectOptions) -> Result<Self> {
+        first_look(&options).await?;
+        let pool = |size| {
+            // A file does not go away as a server does: nothing to test and nothing to renew.
+            SqlitePoolOptions::new()
+                .max_connections(size)
+                .test_before_acquire(false)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .connect_lazy_with(options.clone())
+        };
+        Ok(Sqlite { writer: pool(1), readers: pool(READERS), options })
+    }
+
+    /// A connection that belongs to the caller alone.
+    ///
+    /// # Errors
+    /// When the file can no longer be opened.
+    pub async fn connect(&self) -> Result<SqliteConnection> {
+        self.options.connect().await.map_err(explain)
+    }
+
+    /// A write transaction, on the one writer.
+    ///
+    /// # Errors
+    /// When another process keeps writing for longer than the timeout.
+    pub async fn begin(&self) -> Result<Transaction<'static, Driver>> {
+        self.writer.begin_with(BEGIN).await.map_err(explain)
+    }
+
+    /// For reading.
+    pub fn readers(&self) -> &SqlitePool {
+        &self.readers
+    }
+
+    /// Closes all connections; the last one tidies up the log.
+    pub async fn close(&self) {
+        self.readers.close().await;
+        self.writer.close().await;
+    }
+}
+
+/// What SQLite itself would say less clearly.
+fn check(options: &Options) -> Result<()> {
+    let wrong = |message: &str| Err(Error::permanent(message, None));
+    match fs::metadata(&options.path) {
+        Ok(found) if found.is_dir() => wrong("it is a directory; name a file in it"),
+        Ok(found) if found.permissions().readonly() => {
+            wrong("the file is read-only; let this user write it, or name another one")
+        }
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+            let parent = options.path.parent().filter(|p| !p.as_os_str().is_empty());
+            if !parent.unwrap_or(Path::new(".")).is_dir() {
+                return wrong("the file's directory does not exist; make it first");
+            }
+            if !options.create {
+                return wrong("the file does not exist, and mode=rw makes none; write mode=rwc");
+            }
+            Ok(())
+        }
+        Err(e) => {
+            let message = format!("the file cannot be looked at ({e}); check its rights");
+            Err(Error::permanent(message, Some(e.into())))
+        }
+    }
+}
+
+/// Opens once and reads, so that what is wrong is told now. Turning the log on needs the file
+/// alone and does not wait for it, so it is tried again while others open it too.
+async fn first_look(options: &SqliteConnectOptions) -> Result<()> {
+    const TRIES: u32 = 200;
+    const PAUSE: Duration = Duration::from_millis(25);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match look(options).await {
+            Err(error) if error.fault == Fault::Temporary && tries < TRIES => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn look(options: &SqliteConnectOptions) -> Result<()> {
+    let mut connection = options.connect().await.map_err(explain)?;
+    let read = sqlx::query("SELECT count(*) FROM sqlite_schema").fetch_one(&mut connection).await;
+    let _ = connection.close().await;
+    read.map(|_| ()).map_err(explain)
+}
