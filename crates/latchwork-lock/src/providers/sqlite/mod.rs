@@ -31,6 +31,7 @@ mod provider;
 mod record;
 mod release;
 mod schema;
+mod scripts;
 mod store;
 mod wait;
 mod watch;

@@ -114,6 +114,7 @@ impl SqliteLockProvider {
                 beat: Moment::default(),
                 ticked: Moment::default(),
                 made: 0,
+                swept: Moment::default(),
                 sqlite,
                 here,
                 orders: queue,

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use latchwork_sql::sqlite::explain;
 use sqlx::Row;
-use sqlx::sqlite::{SqliteConnection, SqliteRow};
+use sqlx::sqlite::SqliteRow;
 
 use super::boot::{Now, Stamp, micros};
 use super::error::damaged;
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
+use super::scripts::Script;
 use crate::rules::{Held, Id, Party, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
@@ -33,23 +34,20 @@ impl Asker {
 }
 
 /// One key as it was read.
+#[derive(Default)]
 pub(super) struct Record {
     pub(super) rules: Rules<Asker>,
     holders: Vec<Held<Asker>>,
     waiters: Vec<(i64, Id, i64)>,
-    /// The last fence of the shard.
+    /// The last fence of the shard, now and when it was read.
     fence: Option<i64>,
+    loaded_fence: Option<i64>,
 }
 
 impl Record {
     /// The one key that all rows are of.
     pub(super) fn of(rows: &[SqliteRow], now: Now) -> Result<Self, latchwork_sql::Error> {
-        let mut record = Record {
-            rules: Rules::default(),
-            holders: Vec::new(),
-            waiters: Vec::new(),
-            fence: None,
-        };
+        let mut record = Record::default();
         let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
         for row in rows {
             match row.try_get::<i64, _>(0).map_err(explain)? {
@@ -58,6 +56,7 @@ impl Record {
                 _ => record.fence = row.try_get(14).map_err(explain)?,
             }
         }
+        record.loaded_fence = record.fence;
         record.holders.sort_unstable_by_key(|held| held.fence);
         queue.sort_unstable_by_key(|(seq, _)| *seq);
         record.rules.holders.extend(record.holders.iter().cloned());
@@ -104,39 +103,27 @@ impl Record {
         fence_of(next)
     }
 
-    /// Writes the difference; true when there was one.
-    pub(super) async fn save(
-        &self,
-        to: &mut SqliteConnection,
-        key: &str,
-        shard: i64,
-        now: Now,
-        loaded_fence: Option<i64>,
-    ) -> sqlx::Result<bool> {
-        let mut changed = false;
+    /// Writes the difference.
+    pub(super) fn save(&self, to: &mut Script, key: &str, shard: i64, now: Now) {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
-                changed = true;
-                let query = sqlx::query(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
-                query.execute(&mut *to).await?;
+                to.put(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
             }
         }
         for (seq, id, client) in &self.waiters {
             match self.rules.queue.iter().find(|w| w.id == *id) {
                 None => {
-                    changed = true;
-                    sqlx::query(DELETE_WAITER).bind(seq).execute(&mut *to).await?;
+                    to.put(DELETE_WAITER).bind(seq);
                 }
                 Some(kept) if kept.extra.client != *client => {
-                    changed = true;
-                    let query = sqlx::query(MOVE_WAITER).bind(seq).bind(kept.extra.client);
-                    query.bind(&*kept.extra.process).execute(&mut *to).await?;
+                    let script = to.put(MOVE_WAITER).bind(kept.extra.client);
+                    script.bind(&*kept.extra.process).bind(seq);
                 }
                 Some(_) => {}
             }
         }
-        if self.fence != loaded_fence {
-            sqlx::query(PUT_FENCE).bind(shard).bind(self.fence).execute(&mut *to).await?;
+        if self.fence != self.loaded_fence {
+            to.put(PUT_FENCE).bind(shard).bind(self.fence);
         }
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
@@ -145,21 +132,14 @@ impl Record {
             let old = self.holders.iter().find(|old| old.party.id == held.party.id);
             let retold = at == 0 && !told && self.holders.len() != self.rules.holders.len();
             if retold || !old.is_some_and(|old| same(old, held)) {
-                changed = true;
-                put_holder(to, key, held, last.unwrap_or(held.fence), now).await?;
+                put_holder(to, key, held, last.unwrap_or(held.fence), now);
             }
         }
         for waiting in &self.rules.queue {
             if !self.waiters.iter().any(|(_, id, _)| *id == waiting.id) {
-                changed = true;
-                put_waiter(to, key, waiting, now).await?;
+                put_waiter(to, key, waiting, now);
             }
         }
-        Ok(changed)
-    }
-
-    pub(super) fn last_fence_of_shard(&self) -> Option<i64> {
-        self.fence
     }
 }
 
@@ -171,16 +151,10 @@ fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
         && a.party.extra.client == b.party.extra.client
 }
 
-async fn put_holder(
-    to: &mut SqliteConnection,
-    key: &str,
-    held: &Held<Asker>,
-    last: Fence,
-    now: Now,
-) -> sqlx::Result<()> {
+fn put_holder(to: &mut Script, key: &str, held: &Held<Asker>, last: Fence, now: Now) {
     let party = &held.party;
     let expires = now.stamp(held.expires);
-    sqlx::query(PUT_HOLDER)
+    to.put(PUT_HOLDER)
         .bind(key)
         .bind(blob(party.id))
         .bind(word(party.mode))
@@ -196,20 +170,12 @@ async fn put_holder(
         .bind(number(held.fence))
         .bind(held.previous.map(number))
         .bind(number(last.max(held.fence)))
-        .bind(i64::from(held.claimed))
-        .execute(to)
-        .await
-        .map(|_| ())
+        .bind(i64::from(held.claimed));
 }
 
-async fn put_waiter(
-    to: &mut SqliteConnection,
-    key: &str,
-    party: &Party<Asker>,
-    now: Now,
-) -> sqlx::Result<()> {
+fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
     let alive = now.stamp(party.extra.alive);
-    sqlx::query(PUT_WAITER)
+    to.put(PUT_WAITER)
         .bind(key)
         .bind(blob(party.id))
         .bind(word(party.mode))
@@ -221,10 +187,7 @@ async fn put_waiter(
         .bind(now.stamp(party.since).at)
         .bind(alive.boot)
         .bind(alive.at)
-        .bind(alive.ns)
-        .execute(to)
-        .await
-        .map(|_| ())
+        .bind(alive.ns);
 }
 
 fn party(row: &SqliteRow, now: Now) -> Result<Party<Asker>, latchwork_sql::Error> {

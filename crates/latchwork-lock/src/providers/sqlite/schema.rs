@@ -37,7 +37,6 @@ CREATE TABLE latchwork_lock_holder (
     claimed INTEGER NOT NULL,
     PRIMARY KEY (key, id)
 ) WITHOUT ROWID;
-CREATE INDEX latchwork_lock_holder_expires ON latchwork_lock_holder (expires_at);
 
 -- Who waits for a key, in the order of `seq`, while its process says that it is alive.
 CREATE TABLE latchwork_lock_waiter (
@@ -90,12 +89,12 @@ macro_rules! load {
     };
 }
 
-/// One key (1), with the last fence of its shard (2).
+/// One key, with the last fence of its shard. Values: key, key, shard.
 pub(super) const LOAD: &str = load!(
-    "key = ?1",
-    "key = ?1",
+    "key = ?",
+    "key = ?",
     " UNION ALL SELECT 2, 0, '', x'', '', NULL, NULL, '', 0, 0, 0, 0, 0, 0, fence, NULL, 0, 0 \
-     FROM latchwork_lock_fence WHERE shard = ?2"
+     FROM latchwork_lock_fence WHERE shard = ?"
 );
 
 /// One key, for reading.
@@ -119,32 +118,32 @@ pub(super) const PAGE: &str = load!(
     ""
 );
 
-/// Keys with something that seems to be over at a wall time (1).
+/// Keys with something that seems to be over at a wall time (1). No index helps: it would cost every
+/// grant and release a page, and this is asked for seldom.
 pub(super) const OVER: &str = "\
     SELECT key FROM latchwork_lock_holder WHERE expires_at <= ?1 \
     UNION SELECT key FROM latchwork_lock_waiter WHERE alive_at <= ?1 LIMIT 100";
 
 pub(super) const PUT_FENCE: &str = "\
-    INSERT INTO latchwork_lock_fence (shard, fence) VALUES (?1, ?2) \
+    INSERT INTO latchwork_lock_fence (shard, fence) VALUES (?, ?) \
     ON CONFLICT (shard) DO UPDATE SET fence = excluded.fence";
 
 pub(super) const PUT_HOLDER: &str = "\
     INSERT OR REPLACE INTO latchwork_lock_holder (key, id, mode, owner, note, process, client, \
     ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)";
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-pub(super) const DELETE_HOLDER: &str =
-    "DELETE FROM latchwork_lock_holder WHERE key = ?1 AND id = ?2";
+pub(super) const DELETE_HOLDER: &str = "DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ?";
 
 pub(super) const PUT_WAITER: &str = "\
     INSERT INTO latchwork_lock_waiter (key, id, mode, owner, note, process, client, \
     ttl_us, since_at, boot, alive_at, alive_ns) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
 pub(super) const MOVE_WAITER: &str =
-    "UPDATE latchwork_lock_waiter SET client = ?2, process = ?3 WHERE seq = ?1";
+    "UPDATE latchwork_lock_waiter SET client = ?, process = ? WHERE seq = ?";
 
-pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE seq = ?1";
+pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE seq = ?";
 
 /// All waiters of a client (1) are alive until then.
 pub(super) const HEARTBEAT: &str = "\

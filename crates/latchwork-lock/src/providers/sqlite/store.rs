@@ -12,6 +12,7 @@ use super::error;
 use super::name::shard;
 use super::record::{Asker, Record};
 use super::schema::{LOAD, PEEK};
+use super::scripts::Script;
 use crate::rules::{Id, Rules};
 use crate::{Fence, Key, Moment, Result};
 
@@ -116,23 +117,20 @@ impl View {
     }
 }
 
-/// Makes one change, inside the caller's transaction.
+/// Makes one change. The script holds what the transaction has still to do, and again after it:
+/// so a change costs one way to the connection, and the last one another.
 pub(super) async fn edit(
     connection: &mut SqliteConnection,
+    script: &mut Script,
     here: &Here,
     job: &mut dyn Job,
 ) -> Result<View, latchwork_sql::Error> {
     let key = job.key().clone();
     let shard = shard(key.as_str());
-    let rows = sqlx::query(LOAD)
-        .bind(key.as_str())
-        .bind(shard)
-        .fetch_all(&mut *connection)
-        .await
-        .map_err(explain)?;
+    script.put(LOAD).bind(key.as_str()).bind(key.as_str()).bind(shard);
+    let rows = script.run(connection).await.map_err(explain)?;
     let now = here.now();
     let mut record = Record::of(&rows, now)?;
-    let loaded_fence = record.last_fence_of_shard();
     let mut rules = std::mem::take(&mut record.rules);
     prune(&mut rules, now);
     let mut next = || record.next_fence(now);
@@ -142,8 +140,7 @@ pub(super) async fn edit(
     job.settled(&rules, here);
     let view = View::of(&rules, here);
     record.rules = rules;
-    let saved = record.save(connection, key.as_str(), shard, now, loaded_fence).await;
-    saved.map_err(explain)?;
+    record.save(script, key.as_str(), shard, now);
     Ok(view)
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use latchwork_sql::Fault;
 use latchwork_sql::sqlite::{BEGIN, Sqlite, explain};
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,6 +20,7 @@ use super::boot::Here;
 use super::record::Record;
 use super::release::Tidy;
 use super::schema::{COMMIT, DATA_VERSION, HEARTBEAT, OVER, ROLLBACK, WAITED};
+use super::scripts::Script;
 use super::store::{Job, View, edit, prune};
 use super::watch::Desk;
 use crate::{Key, Moment};
@@ -30,8 +32,9 @@ const BEAT: Duration = Duration::from_secs(1);
 pub(super) const ALIVE: Duration = Duration::from_secs(5);
 /// The most that share a transaction.
 const BATCH: usize = 64;
-/// How many changes are made between two looks for what was left behind.
+/// How many changes are made, and how much time passes, between two looks for what was left behind.
 const SWEEP: usize = 256;
+const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 /// The pause before a failed release is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -56,6 +59,7 @@ pub(super) struct Watcher {
     pub(super) beat: Moment,
     pub(super) ticked: Moment,
     pub(super) made: usize,
+    pub(super) swept: Moment,
 }
 
 impl Watcher {
@@ -116,7 +120,7 @@ impl Watcher {
             }
         }
         self.change(batch).await;
-        if self.made >= SWEEP {
+        if self.made >= SWEEP && self.here.clock.now() >= self.swept.after(SWEEP_PAUSE) {
             self.sweep().await;
         }
     }
@@ -130,17 +134,18 @@ impl Watcher {
         self.made += batch.len();
         match self.transaction(&mut batch).await {
             Ok(views) => self.done(batch, &views),
-            Err((failure, Blame::Job)) if batch.len() > 1 => {
+            // What may pass concerns all of them.
+            Err(failure) if failure.fault == Fault::Permanent && batch.len() > 1 => {
                 tracing::debug!(%failure, "changes are made one by one");
                 for job in batch {
                     let mut alone = vec![job];
                     match self.transaction(&mut alone).await {
                         Ok(views) => self.done(alone, &views),
-                        Err((failure, _)) => self.failed(alone, &failure),
+                        Err(failure) => self.failed(alone, &failure),
                     }
                 }
             }
-            Err((failure, _)) => self.failed(batch, &failure),
+            Err(failure) => self.failed(batch, &failure),
         }
     }
 
@@ -168,26 +173,21 @@ impl Watcher {
         }
     }
 
-    async fn transaction(
-        &mut self,
-        batch: &mut [Box<dyn Job>],
-    ) -> Result<Vec<View>, (Failure, Blame)> {
+    async fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Vec<View>, Failure> {
         let here = self.here.clone();
-        let connection = self.connection().await.map_err(|e| (e, Blame::Database))?;
-        let begun = sqlx::query(BEGIN).execute(&mut *connection).await;
-        if let Err(failure) = begun {
-            return Err((self.undo(explain(failure)).await, Blame::Database));
-        }
+        let connection = self.connection().await?;
+        let mut script = Script::default();
+        script.put(BEGIN);
         let mut views = Vec::with_capacity(batch.len());
         for job in batch {
-            match edit(connection, &here, &mut **job).await {
+            match edit(connection, &mut script, &here, &mut **job).await {
                 Ok(view) => views.push(view),
-                Err(failure) => return Err((self.undo(failure).await, Blame::Job)),
+                Err(failure) => return Err(self.undo(failure).await),
             }
         }
-        match sqlx::query(COMMIT).execute(&mut *connection).await {
+        match script.put(COMMIT).run(connection).await {
             Ok(_) => Ok(views),
-            Err(failure) => Err((self.undo(explain(failure)).await, Blame::Database)),
+            Err(failure) => Err(self.undo(explain(failure)).await),
         }
     }
 
@@ -288,7 +288,7 @@ impl Watcher {
 
     /// Removes what the killed have left.
     async fn sweep(&mut self) {
-        self.made = 0;
+        (self.made, self.swept) = (0, self.here.clock.now());
         let over = self.here.now().wall;
         let Ok(connection) = self.connection().await else { return };
         let keys: Result<Vec<String>, _> =
@@ -301,12 +301,6 @@ impl Watcher {
         let jobs = keys.into_iter().map(|key| Box::new(Tidy(key)) as Box<dyn Job>);
         self.change(jobs.collect()).await;
     }
-}
-
-/// Whose fault a failed transaction is.
-enum Blame {
-    Database,
-    Job,
 }
 
 pub(super) async fn version(connection: &mut SqliteConnection) -> Result<i64, Failure> {
