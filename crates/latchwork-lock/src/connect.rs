@@ -25,7 +25,9 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
     let url = Url::parse(address).map_err(|error| {
         Error::invalid_argument(
             "url",
-            format!("it is no address ({error}); write memory:, noop: or file:///directory"),
+            format!(
+                "it is no address ({error}); write memory:, file:///directory or sqlite:///file.db"
+            ),
         )
     })?;
     match url.scheme() {
@@ -42,7 +44,7 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
             None => Err(Error::invalid_argument(
                 "url",
                 format!(
-                    "{scheme}: is no kind of lock backend; write memory:, noop: or file:///directory"
+                    "{scheme}: is no kind of lock backend; write memory:, file:///directory or sqlite:///file.db"
                 ),
             )),
         },

@@ -275,7 +275,7 @@ fn a_waiter_of_a_killed_process_disappears() {
     let child = Child::start("wait", &file, "k", secs(60));
     until("it waits", || waiters(&locks, "k") == 1);
     // It lives, and is believed to for longer than one heartbeat lasts.
-    std::thread::sleep(secs(6));
+    std::thread::sleep(secs(9));
     assert_eq!(waiters(&locks, "k"), 1);
     child.kill();
     until("it is gone", || waiters(&locks, "k") == 0);
@@ -502,4 +502,18 @@ async fn the_schema_is_what_is_made() {
         let shown = SqliteLockProvider::schema().contains(&format!("CREATE TABLE {table} "));
         assert!(shown || table == "latchwork_migrations", "{table}");
     }
+}
+
+#[tokio::test]
+async fn a_file_that_was_removed_grants_nothing() {
+    let (_dir, file) = temp();
+    let old = Locks::connect(&address(&file)).await.expect("a database");
+    let held = old.lock("k").acquire().await.expect("free");
+    fs::remove_file(&file).expect("removed");
+    let new = Locks::connect(&address(&file)).await.expect("a new one");
+    let guard = new.lock("k").acquire().await.expect("it knows nothing of the old one");
+    assert!(guard.fence() > held.fence(), "fences grow all the same");
+    let error = old.lock("other").acquire().await.expect_err("the old one");
+    assert_eq!(error.code(), "lock_backend");
+    assert!(error.to_string().contains("start them again"), "{error}");
 }

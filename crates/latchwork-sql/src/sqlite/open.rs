@@ -26,6 +26,8 @@ const READERS: u32 = 4;
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     options: SqliteConnectOptions,
+    /// Which file that was, whatever is found under its name later.
+    file: Option<Identity>,
     writer: SqlitePool,
     readers: SqlitePool,
 }
@@ -85,7 +87,8 @@ impl Sqlite {
                 .max_lifetime(None)
                 .connect_lazy_with(options.clone())
         };
-        Ok(Sqlite { writer: pool(1), readers: pool(READERS), options })
+        let file = identity(options.get_filename());
+        Ok(Sqlite { file, writer: pool(1), readers: pool(READERS), options })
     }
 
     /// A connection that belongs to the caller alone.
@@ -104,6 +107,22 @@ impl Sqlite {
         self.writer.begin_with(BEGIN).await.map_err(explain)
     }
 
+    /// Whether the open file is still the one that others find under its name. SQLite goes on with
+    /// a file that was removed, and so would not see whoever comes later.
+    ///
+    /// # Errors
+    /// When it was moved, removed or replaced.
+    pub fn still_there(&self) -> Result<()> {
+        if self.file == identity(self.options.get_filename()) {
+            return Ok(());
+        }
+        Err(Error::permanent(
+            "the database file was moved, removed or replaced while it was open; stop all programs \
+             that use it and start them again",
+            None,
+        ))
+    }
+
     /// For reading.
     pub fn readers(&self) -> &SqlitePool {
         &self.readers
@@ -114,6 +133,21 @@ impl Sqlite {
         self.readers.close().await;
         self.writer.close().await;
     }
+}
+
+/// Device and number.
+type Identity = (u64, u64);
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// Elsewhere an open file cannot be removed.
+#[cfg(not(unix))]
+fn identity(_: &Path) -> Option<Identity> {
+    None
 }
 
 /// What SQLite itself would say less clearly.

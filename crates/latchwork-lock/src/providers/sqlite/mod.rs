@@ -14,7 +14,7 @@
 //! A waiter is called by its own process at once, and looks for other processes' changes every
 //! 25 ms (`PRAGMA data_version` on the writing connection, which its own commits do not move). One
 //! statement a second says that the waiters of a process are alive; without it they are gone after
-//! five seconds.
+//! eight seconds.
 //!
 //! # What ends a lease
 //!

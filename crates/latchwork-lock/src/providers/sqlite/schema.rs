@@ -74,7 +74,11 @@ pub(super) const WAITER: i64 = 1;
 /// The rows of the keys that a condition names, in one answer.
 macro_rules! load {
     ($holders:literal, $waiters:literal, $more:literal) => {
+        load!("", $holders, $waiters, $more)
+    };
+    ($first:literal, $holders:literal, $waiters:literal, $more:literal) => {
         concat!(
+            $first,
             "SELECT 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
              expires_at, expires_ns, fence, previous_fence, last_fence, claimed \
              FROM latchwork_lock_holder WHERE ",
@@ -109,12 +113,14 @@ pub(super) const WAITED: &str = load!(
 
 /// The next keys, not before (1) and behind (2), this many (3).
 pub(super) const PAGE: &str = load!(
-    "key IN (SELECT key FROM (SELECT key FROM latchwork_lock_holder WHERE key >= ?1 AND key > ?2 \
-     UNION SELECT key FROM latchwork_lock_waiter WHERE key >= ?1 AND key > ?2) \
-     ORDER BY key LIMIT ?3)",
-    "key IN (SELECT key FROM (SELECT key FROM latchwork_lock_holder WHERE key >= ?1 AND key > ?2 \
-     UNION SELECT key FROM latchwork_lock_waiter WHERE key >= ?1 AND key > ?2) \
-     ORDER BY key LIMIT ?3)",
+    "WITH next AS (SELECT key FROM (\
+     SELECT * FROM (SELECT DISTINCT key FROM latchwork_lock_holder \
+     WHERE key >= ?1 AND key > ?2 ORDER BY key LIMIT ?3) \
+     UNION SELECT * FROM (SELECT DISTINCT key FROM latchwork_lock_waiter \
+     WHERE key >= ?1 AND key > ?2 ORDER BY key LIMIT ?3)) \
+     ORDER BY key LIMIT ?3) ",
+    "key IN next",
+    "key IN next",
     ""
 );
 

@@ -27,9 +27,10 @@ use crate::{Key, Moment};
 
 /// How often a change of another process is looked for while somebody waits.
 const TICK: Duration = Duration::from_millis(25);
-/// How often waiters are said to be alive, and for how long that is believed.
+/// How often waiters are said to be alive, and for how long that is believed: longer than a
+/// writer waits for another one, lest one outage empties the queue.
 const BEAT: Duration = Duration::from_secs(1);
-pub(super) const ALIVE: Duration = Duration::from_secs(5);
+pub(super) const ALIVE: Duration = Duration::from_secs(8);
 /// The most that share a transaction.
 const BATCH: usize = 64;
 /// How many changes are made, and how much time passes, between two looks for what was left behind.
@@ -185,9 +186,10 @@ impl Watcher {
                 Err(failure) => return Err(self.undo(failure).await),
             }
         }
-        match script.put(COMMIT).run(connection).await {
-            Ok(_) => Ok(views),
-            Err(failure) => Err(self.undo(explain(failure)).await),
+        let done = script.put(COMMIT).run(connection).await;
+        match done.map_err(explain).and_then(|_| self.sqlite.still_there()) {
+            Ok(()) => Ok(views),
+            Err(failure) => Err(self.undo(failure).await),
         }
     }
 
