@@ -9,7 +9,7 @@ pub fn explain(error: sqlx::Error) -> Error {
         Some(5 | 6) => (
             Temporary,
             "the database is locked by another writer, and stayed so for the whole timeout; \
-             does a program keep a transaction open?"
+             is a program stopped, or does one keep a transaction open?"
                 .to_owned(),
         ),
         Some(13) => (Temporary, "no space is left on the disk; free some".to_owned()),

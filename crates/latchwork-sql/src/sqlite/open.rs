@@ -199,3 +199,57 @@ async fn look(options: &SqliteConnectOptions) -> Result<()> {
     let _ = connection.close().await;
     read.map(|_| ()).map_err(explain)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn number(sqlite: &Sqlite, pragma: &'static str) -> i64 {
+        let mut connection = sqlite.connect().await.expect("connected");
+        sqlx::query_scalar(pragma).fetch_one(&mut connection).await.expect("a number")
+    }
+
+    #[tokio::test]
+    async fn it_is_opened_as_it_is_said() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut options = Options::at(dir.path().join("a.db"));
+        let sqlite = Sqlite::open(&options).await.expect("opened");
+        let mut connection = sqlite.connect().await.expect("connected");
+        let mode: String = sqlx::query_scalar("PRAGMA journal_mode")
+            .fetch_one(&mut connection)
+            .await
+            .expect("one");
+        assert_eq!(mode, "wal");
+        assert_eq!(number(&sqlite, "PRAGMA synchronous").await, 2, "FULL");
+        assert_eq!(number(&sqlite, "PRAGMA foreign_keys").await, 1);
+        assert_eq!(number(&sqlite, "PRAGMA busy_timeout").await, 5_000);
+        options.synchronous = Synchronous::Normal;
+        let sqlite = Sqlite::open(&options).await.expect("opened");
+        assert_eq!(number(&sqlite, "PRAGMA synchronous").await, 1, "NORMAL");
+    }
+
+    #[tokio::test]
+    async fn readers_do_not_wait_for_a_writer_and_writers_do() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let sqlite = Sqlite::open(&Options::at(dir.path().join("a.db"))).await.expect("opened");
+        let mut writing = sqlite.begin().await.expect("begun");
+        sqlx::raw_sql("CREATE TABLE latchwork_x (x)").execute(&mut *writing).await.expect("made");
+        sqlx::query("SELECT 1").fetch_one(sqlite.readers()).await.expect("read");
+        let mut other = sqlite.connect().await.expect("connected");
+        sqlx::raw_sql("PRAGMA busy_timeout = 1").execute(&mut other).await.expect("set");
+        let busy = other.begin_with(BEGIN).await.map(|_| ()).map_err(explain).expect_err("busy");
+        assert_eq!(busy.fault, Fault::Temporary);
+        writing.commit().await.expect("committed");
+        drop(other.begin_with(BEGIN).await.expect("free"));
+    }
+
+    #[tokio::test]
+    async fn a_file_that_went_is_noticed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("a.db");
+        let sqlite = Sqlite::open(&Options::at(&path)).await.expect("opened");
+        sqlite.still_there().expect("there");
+        fs::rename(&path, dir.path().join("b.db")).expect("moved");
+        assert_eq!(sqlite.still_there().expect_err("moved").fault, Fault::Permanent);
+    }
+}

@@ -22,6 +22,12 @@
 //! can set; over a reboot the wall clock does, so a wall clock that was set back meanwhile makes a
 //! lease last longer, and one that was set forward ends it early. All processes must share one time
 //! namespace. The death of its process does not end a lease.
+//!
+//! # What can go wrong
+//!
+//! A process that is stopped in the very middle of a write keeps all others from writing until it
+//! goes on: they answer "unavailable" after five seconds. A file that is removed while it is open
+//! grants nothing any more to those who had it open.
 
 mod boot;
 mod error;

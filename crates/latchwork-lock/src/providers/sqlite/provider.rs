@@ -111,6 +111,7 @@ impl SqliteLockProvider {
                 connection: Some(connection),
                 desk: Default::default(),
                 later: Default::default(),
+                failed: Moment::default(),
                 beat: Moment::default(),
                 ticked: Moment::default(),
                 made: 0,

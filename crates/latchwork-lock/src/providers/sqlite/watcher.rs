@@ -56,6 +56,7 @@ pub(super) struct Watcher {
     pub(super) connection: Option<SqliteConnection>,
     pub(super) desk: Desk,
     pub(super) later: VecDeque<Box<dyn Job>>,
+    pub(super) failed: Moment,
     pub(super) version: i64,
     pub(super) beat: Moment,
     pub(super) ticked: Moment,
@@ -81,7 +82,6 @@ impl Watcher {
                     match tokio::time::timeout(pause, next).await {
                         Ok(got) => got,
                         Err(_) => {
-                            self.retry().await;
                             self.tick().await;
                             continue;
                         }
@@ -93,7 +93,7 @@ impl Watcher {
             }
             self.take(&mut orders).await;
             // Orders may come without a pause for as long as they like.
-            if !self.desk.is_empty() && self.here.clock.now() >= self.ticked.after(TICK) {
+            if self.here.clock.now() >= self.ticked.after(TICK) {
                 self.tick().await;
             }
         }
@@ -167,6 +167,7 @@ impl Watcher {
     fn failed(&mut self, batch: Vec<Box<dyn Job>>, failure: &Failure) {
         for mut job in batch {
             if job.tries_again(failure) {
+                self.failed = self.here.clock.now();
                 self.later.push_back(job);
             } else {
                 job.finish(Some(failure));
@@ -221,9 +222,12 @@ impl Watcher {
         self.change(again).await;
     }
 
-    /// What is done for those who wait here.
+    /// What is done for those who wait here, and what failed before.
     async fn tick(&mut self) {
         self.ticked = self.here.clock.now();
+        if !self.later.is_empty() && self.ticked >= self.failed.after(PAUSE) {
+            self.retry().await;
+        }
         if self.desk.is_empty() {
             return;
         }
