@@ -25,7 +25,9 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
     let url = Url::parse(address).map_err(|error| {
         Error::invalid_argument(
             "url",
-            format!("it is no address ({error}); write memory:, noop: or file:///directory"),
+            format!(
+                "it is no address ({error}); write memory:, file:///directory or sqlite:///file.db"
+            ),
         )
     })?;
     match url.scheme() {
@@ -33,6 +35,8 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "noop" => bare(&url).map(|()| Locks::new(NoOpLockProvider::new())),
         #[cfg(all(feature = "file", target_os = "linux"))]
         "file" => crate::providers::file::connect(&url, address).await.map(Locks::new),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => crate::SqliteLockProvider::open(address).await.map(Locks::new),
         scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
             Some((_, feature)) => {
                 Err(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into())
@@ -40,7 +44,7 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
             None => Err(Error::invalid_argument(
                 "url",
                 format!(
-                    "{scheme}: is no kind of lock backend; write memory:, noop: or file:///directory"
+                    "{scheme}: is no kind of lock backend; write memory:, file:///directory or sqlite:///file.db"
                 ),
             )),
         },

@@ -9,6 +9,7 @@ use latchwork_lock::{InMemoryLockProvider, LockProvider, ManualClock, NoOpLockPr
 fn main() {
     let mut suites = vec![memory(), memory_on_a_manual_clock(), noop()];
     suites.extend(file());
+    suites.extend(sqlite());
     latchwork_contract::lock::main(suites)
 }
 
@@ -57,5 +58,22 @@ fn file() -> Option<Suite> {
 
 #[cfg(not(all(feature = "file", target_os = "linux")))]
 fn file() -> Option<Suite> {
+    None
+}
+
+#[cfg(feature = "sqlite")]
+fn sqlite() -> Option<Suite> {
+    use latchwork_lock::SqliteLockProvider;
+
+    Some(suite("sqlite", async || {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("locks.db");
+        let connect = move || SqliteLockProvider::open_file(path.clone());
+        Bench::new(connect).keep(directory)
+    }))
+}
+
+#[cfg(not(feature = "sqlite"))]
+fn sqlite() -> Option<Suite> {
     None
 }

@@ -6,6 +6,8 @@
 
 mod error;
 mod migration;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 pub use error::{Error, Fault, Result};
 pub use migration::Migration;

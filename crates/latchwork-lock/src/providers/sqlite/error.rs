@@ -1,0 +1,33 @@
+//! SQLite's errors as ours.
+
+use latchwork_sql::Fault;
+
+use crate::Error;
+
+/// The provider's name in messages.
+pub(super) const NAME: &str = "sqlite";
+
+/// What went wrong, for one of those whom it concerns.
+pub(super) fn of(during: &'static str, error: &latchwork_sql::Error) -> Error {
+    match error.fault {
+        Fault::Temporary => Error::unavailable(NAME, during, &*error.message, None),
+        Fault::Permanent => Error::backend(NAME, during, &*error.message, None),
+    }
+}
+
+/// A row that this program cannot have written.
+pub(super) fn damaged(key: &str, what: impl std::fmt::Display) -> latchwork_sql::Error {
+    latchwork_sql::Error::permanent(
+        format!(
+            "a row of the key {key:?} is damaged ({what}); nothing was changed, and the key counts \
+             as taken; remove its rows from latchwork_lock_holder and latchwork_lock_waiter while \
+             nobody uses it"
+        ),
+        None,
+    )
+}
+
+/// The thread behind the provider has ended.
+pub(super) fn gone(during: &'static str) -> Error {
+    Error::backend(NAME, during, "its thread has ended; open the database again", None)
+}

@@ -1,0 +1,47 @@
+//! Locks between the processes of one machine, in an SQLite file.
+//!
+//! # The mechanism
+//!
+//! Holders, waiters and the last fences are rows. A change loads the rows of its key inside a
+//! `BEGIN IMMEDIATE` transaction, lets the shared rules decide, and writes what differs. All changes
+//! of a process go through one thread in the order in which they came; those that came together
+//! share a transaction, and so one sync of the disk.
+//!
+//! Fences are kept for 64 shards of keys, so that nothing remains of a key that nobody uses.
+//!
+//! # Waiting
+//!
+//! A waiter is called by its own process at once, and looks for other processes' changes every
+//! 25 ms (`PRAGMA data_version` on the writing connection, which its own commits do not move). One
+//! statement a second says that the waiters of a process are alive; without it they are gone after
+//! eight seconds.
+//!
+//! # What ends a lease
+//!
+//! Its release, and its ttl. Within one boot of the machine the boot clock judges, which nobody
+//! can set; over a reboot the wall clock does, so a wall clock that was set back meanwhile makes a
+//! lease last longer, and one that was set forward ends it early. All processes must share one time
+//! namespace. The death of its process does not end a lease.
+//!
+//! # What can go wrong
+//!
+//! A process that is stopped in the very middle of a write keeps all others from writing until it
+//! goes on: they answer "unavailable" after five seconds. A file that is removed while it is open
+//! grants nothing any more to those who had it open.
+
+mod boot;
+mod error;
+mod fence_gate;
+mod name;
+mod provider;
+mod record;
+mod release;
+mod schema;
+mod scripts;
+mod store;
+mod wait;
+mod watch;
+mod watcher;
+
+pub use fence_gate::SqliteFenceGate;
+pub use provider::SqliteLockProvider;

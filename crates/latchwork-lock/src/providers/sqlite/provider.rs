@@ -1,0 +1,362 @@
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use latchwork_sql::sqlite::{Options, Sqlite, migrate};
+use sqlx::SqlitePool;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, oneshot};
+
+use super::boot::Here;
+use super::error::{self, NAME};
+use super::record::{Asker, Record};
+use super::release::{Later, Tidy, release};
+use super::schema::{LAYER, PAGE, SCHEMA, STEPS};
+use super::store::{Edit, Task, peek, prune};
+use super::watcher::{Failure, Order, Watcher, version};
+use super::{name, wait};
+use crate::rules::{CLAIM_WINDOW, Id, Reporter, Rules};
+use crate::{
+    AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
+    Inspection, Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token, process_label,
+};
+
+/// Locks between the processes of one machine, in an SQLite file; clones share them.
+///
+/// A lease outlives its process and a reboot, until its ttl. Fences start at the wall clock in
+/// microseconds and are durable. Another process learns of a release within some 25 ms.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use latchwork_lock::{Locks, SqliteLockProvider};
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let file = dir.path().join("locks.db");
+/// let locks = Locks::new(SqliteLockProvider::open_file(file).await?);
+/// let guard = locks.lock("order:123").acquire().await?;
+/// assert!(locks.lock("order:123").try_acquire().await?.is_none());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct SqliteLockProvider {
+    pub(super) here: Arc<Here>,
+    orders: UnboundedSender<Order>,
+}
+
+/// Where the database comes from.
+enum Source {
+    File(Options),
+    Pool(SqlitePool),
+}
+
+impl SqliteLockProvider {
+    /// Opens the file that `sqlite:///directory/file.db` names, with the parameters `mode=rwc` (the
+    /// default) or `rw`, and `synchronous=full` (the default) or `normal`, with which a power cut
+    /// may take back the last grants.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,
+    /// [`Backend`](crate::ErrorKind::Backend) for a file that cannot be used.
+    pub async fn open(url: &str) -> Result<Self> {
+        let options = Options::parse(url).map_err(|e| Error::invalid_argument("url", e.message))?;
+        Self::start(Source::File(options)).await
+    }
+
+    /// Opens a file, and makes it where it is missing; its directory must exist.
+    ///
+    /// # Errors
+    /// [`Backend`](crate::ErrorKind::Backend) for a file that cannot be used.
+    pub async fn open_file(path: impl Into<PathBuf>) -> Result<Self> {
+        Self::start(Source::File(Options::at(path))).await
+    }
+
+    /// Locks in the database of a pool. It opens connections of its own with the pool's settings,
+    /// and so takes none away from it.
+    ///
+    /// # Errors
+    /// [`Backend`](crate::ErrorKind::Backend) when the database is in memory or cannot be used.
+    pub async fn from_pool(pool: &SqlitePool) -> Result<Self> {
+        Self::start(Source::Pool(pool.clone())).await
+    }
+
+    /// The tables, for whoever wants to make them, or see them, before.
+    pub fn schema() -> &'static str {
+        SCHEMA
+    }
+
+    async fn start(source: Source) -> Result<Self> {
+        const DURING: &str = "opening the database";
+        let (tell, told) = oneshot::channel();
+        let here = Arc::new(Here::new());
+        let (orders, queue) = unbounded_channel();
+        let provider = SqliteLockProvider { here: here.clone(), orders };
+        let no_thread = |e| Error::unavailable(NAME, DURING, format!("no thread: {e}"), None);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .map_err(no_thread)?;
+        let opened = async move {
+            let sqlite = match source {
+                Source::File(options) => Sqlite::open(&options).await?,
+                Source::Pool(pool) => Sqlite::from_pool(&pool).await?,
+            };
+            migrate(&sqlite, LAYER, STEPS).await?;
+            let mut connection = sqlite.connect().await?;
+            Ok::<_, Failure>(Watcher {
+                version: version(&mut connection).await?,
+                connection: Some(connection),
+                desk: Default::default(),
+                later: Default::default(),
+                failed: Moment::default(),
+                beat: Moment::default(),
+                ticked: Moment::default(),
+                made: 0,
+                swept: Moment::default(),
+                sqlite,
+                here,
+                orders: queue,
+            })
+        };
+        let run = move || {
+            runtime.block_on(async {
+                match opened.await {
+                    Ok(watcher) => {
+                        let _ = tell.send(Ok(()));
+                        watcher.run().await;
+                    }
+                    Err(failure) => {
+                        let _ = tell.send(Err(error::of(DURING, &failure)));
+                    }
+                }
+            });
+        };
+        std::thread::Builder::new()
+            .name("latchwork-sqlite".into())
+            .spawn(run)
+            .map_err(no_thread)?;
+        told.await.unwrap_or_else(|_| Err(error::gone(DURING)))?;
+        Ok(provider)
+    }
+
+    /// Whoever asks from here. How long it is believed to wait is set when it does.
+    pub(super) fn asker(&self) -> Asker {
+        let process = Arc::from(process_label());
+        Asker { process, client: self.here.client, alive: Moment::default() }
+    }
+
+    /// False when the thread has ended.
+    pub(super) fn order(&self, order: Order) -> bool {
+        self.orders.send(order).is_ok()
+    }
+
+    /// One change. Once asked for, it is made even if the answer is no longer wanted.
+    async fn edit<T: Send + 'static>(
+        &self,
+        during: &'static str,
+        key: &Key,
+        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
+    ) -> Result<T> {
+        self.edit_with(during, key, true, None, |_, _, _| (), change).await
+    }
+
+    pub(super) async fn edit_with<T: Send + 'static>(
+        &self,
+        during: &'static str,
+        key: &Key,
+        needed: bool,
+        seat: Option<(Id, Arc<Notify>)>,
+        look: fn(&mut T, &Rules<Asker>, &Here),
+        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
+    ) -> Result<T> {
+        let (reply, answer) = oneshot::channel();
+        let key = key.clone();
+        let task = Task { during, key, change, look, out: None, reply, needed, seat };
+        self.order(Order::Change(Box::new(task)));
+        answer.await.unwrap_or_else(|_| Err(error::gone(during)))
+    }
+
+    /// One look, beside the changes.
+    async fn read<T, F>(
+        &self,
+        during: &'static str,
+        look: impl FnOnce(Sqlite, Arc<Here>) -> F + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Failure>> + Send + 'static,
+    {
+        let (reply, answer) = oneshot::channel();
+        self.order(Order::Read(Box::new(move |sqlite, here| {
+            async move {
+                let _ = reply.send(look(sqlite, here).await);
+            }
+            .boxed()
+        })));
+        match answer.await {
+            Ok(out) => out.map_err(|failure| error::of(during, &failure)),
+            Err(_) => Err(error::gone(during)),
+        }
+    }
+
+    fn tidy(&self, key: Key) {
+        self.order(Order::Change(Box::new(Tidy(key))));
+    }
+}
+
+impl LockProvider for SqliteLockProvider {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        use Capability::*;
+        // Not Notification: another process looks every 25 ms.
+        const DECLARED: Capabilities = Capabilities::of(&[
+            Shared,
+            Wait,
+            Renew,
+            TakeOver,
+            HandOver,
+            Inspect,
+            List,
+            Break,
+            Exclusion,
+            Expiry,
+            Tokens,
+            Fairness,
+            CrossProcess,
+            Durability,
+            Bounded,
+        ])
+        .with_granularity(Duration::from_millis(500))
+        .with_claim_window(CLAIM_WINDOW);
+        DECLARED
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.here.clock.clone()
+    }
+
+    async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
+        wait::acquire(self, request).await
+    }
+
+    async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
+        let id = name::id(proof.token);
+        self.edit("renewing", proof.key, move |rules, edit| rules.renew(id, ttl, edit.now)).await
+    }
+
+    async fn release(&self, proof: Proof<'_>) -> Result<bool> {
+        let id = name::id(proof.token);
+        self.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
+    }
+
+    fn release_later(&self, proof: Proof<'_>) {
+        let job = Later::new(proof.key.clone(), name::id(proof.token));
+        self.order(Order::Change(Box::new(job)));
+    }
+
+    async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
+        // No lease ends with its process here, so it is enough that it is held.
+        let id = name::id(proof.token);
+        self.edit("handing over", proof.key, move |rules, _| rules.holder_mut(id).is_some()).await
+    }
+
+    async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
+        let (old, fresh) = (name::id(proof.token), name::id(fresh));
+        let here = self.asker();
+        let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| {
+            let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
+            if let Some(held) = rules.holder_mut(fresh) {
+                held.party.extra = here.clone();
+            }
+            Some(grant)
+        };
+        self.edit_with("resuming", proof.key, false, None, |_, _, _| (), change).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Inspection> {
+        let name = key.clone();
+        let (report, due) = self
+            .read("inspecting", move |sqlite, here| async move {
+                let (rules, due) = peek(sqlite.readers(), &here, &name).await?;
+                let report = Reporter::new(&*here.clock);
+                Ok((report.inspection(name.as_str(), &rules, Asker::label), due))
+            })
+            .await?;
+        if due {
+            self.tidy(key.clone());
+        }
+        Ok(report)
+    }
+
+    async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
+        let (prefix, page) = (prefix.to_owned(), page.clone());
+        let (page, over) =
+            self.read("listing", move |sqlite, here| list(sqlite, here, prefix, page)).await?;
+        over.into_iter().for_each(|key| self.tidy(key));
+        Ok(page)
+    }
+
+    async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
+        let clock = self.here.clock.clone();
+        self.edit("breaking", key, move |rules, _| {
+            let report = Reporter::new(&*clock);
+            let broken = rules.break_lock(fence);
+            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+        })
+        .await
+    }
+
+    async fn close(&self) {
+        let (tell, told) = oneshot::channel();
+        if self.order(Order::Tell(tell)) {
+            let _ = told.await;
+        }
+    }
+}
+
+/// One page, and keys of which nothing is left but rows.
+async fn list(
+    sqlite: Sqlite,
+    here: Arc<Here>,
+    prefix: String,
+    page: PageRequest,
+) -> Result<(Page, Vec<Key>), Failure> {
+    const STEP: i64 = 256;
+    let mut after = page.after.clone().unwrap_or_default();
+    let (mut found, mut over) = (Vec::new(), Vec::new());
+    loop {
+        let query = sqlx::query(PAGE).bind(&*prefix).bind(&*after).bind(STEP);
+        let rows =
+            query.fetch_all(sqlite.readers()).await.map_err(latchwork_sql::sqlite::explain)?;
+        let (now, report) = (here.now(), Reporter::new(&*here.clock));
+        let keys = Record::many(rows, now)?;
+        let more = keys.len() as i64 == STEP;
+        for (key, mut rules) in keys {
+            after.clone_from(&key);
+            if !key.starts_with(&prefix) {
+                return Ok((Page::cut(found, &page), over));
+            }
+            prune(&mut rules, now);
+            if !rules.is_empty() {
+                found.push(report.inspection(&key, &rules, Asker::label));
+            } else {
+                over.extend(Key::try_from(key));
+            }
+        }
+        if !more || found.len() > page.limit {
+            return Ok((Page::cut(found, &page), over));
+        }
+    }
+}
+
+impl fmt::Debug for SqliteLockProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteLockProvider").finish_non_exhaustive()
+    }
+}

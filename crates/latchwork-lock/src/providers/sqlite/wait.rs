@@ -1,0 +1,145 @@
+//! Asking, and how a waiter goes on: called by the [thread](super::watcher), it claims what it
+//! was given, or queues again when it came too late.
+
+use std::sync::Arc;
+
+use futures::future::{Either, select};
+use tokio::sync::Notify;
+
+use super::boot::Here;
+use super::name;
+use super::provider::SqliteLockProvider;
+use super::record::Asker;
+use super::release::Later;
+use super::store::Edit;
+use super::watcher::{ALIVE, Order};
+use crate::rules::{Id, Party, Reporter, Rules, Verdict};
+use crate::{AcquireRequest, Acquired, Clock, Holder, Key, Moment, Result, Wait};
+
+/// Asks for a lease and waits as the request says.
+pub(super) async fn acquire(
+    provider: &SqliteLockProvider,
+    request: &AcquireRequest,
+) -> Result<Acquired> {
+    let clock = &provider.here.clock;
+    let deadline = match request.wait {
+        Wait::No => Moment::default(),
+        Wait::For(span) => clock.now().after(span),
+        Wait::Forever => Moment::NEVER,
+    };
+    let id = name::id(request.token);
+    let mut queued = Queued { provider, key: &request.key, id, armed: true };
+    let mut called: Option<Arc<Notify>> = None;
+    loop {
+        let asked_at = clock.now();
+        let wait = asked_at < deadline;
+        let question = Question {
+            party: Party {
+                id,
+                mode: request.mode,
+                owner: request.owner.clone(),
+                note: request.note.clone(),
+                ttl: request.ttl,
+                since: asked_at,
+                extra: provider.asker(),
+            },
+            wait,
+            queued_before: called.is_some(),
+        };
+        let notify = called.clone().unwrap_or_default();
+        let seat = wait.then(|| (id, notify.clone()));
+        let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| question.ask(rules, edit);
+        let during = "asking for a lease";
+        match provider.edit_with(during, &request.key, false, seat, Answer::look, change).await {
+            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+                queued.armed = false;
+                grant.waited |= called.is_some();
+                // The ttl began in the transaction, which began after this moment.
+                grant.trusted_from = (grant.waited && began).then_some(asked_at);
+                return Ok(Acquired::Granted(grant));
+            }
+            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+                queued.armed = false;
+                return Ok(Acquired::Taken(holder));
+            }
+            Ok(Answer { verdict: Verdict::Queued, .. }) => {
+                called_or_over(&notify, &**clock, deadline).await;
+                called = Some(notify);
+            }
+            Err(error) => {
+                // Whoever asks again with this token keeps its place: no release may overtake it.
+                queued.armed = !error.is_temporary();
+                return Err(error);
+            }
+        }
+    }
+}
+
+async fn called_or_over(notify: &Notify, clock: &dyn Clock, deadline: Moment) {
+    let called = std::pin::pin!(notify.notified());
+    if deadline == Moment::NEVER {
+        return called.await;
+    }
+    match select(called, clock.sleep_until(deadline)).await {
+        Either::Left(_) | Either::Right(_) => {}
+    }
+}
+
+struct Question {
+    party: Party<Asker>,
+    wait: bool,
+    queued_before: bool,
+}
+
+struct Answer {
+    verdict: Verdict,
+    /// Whether the ttl of the grant began with this very question.
+    began: bool,
+    holder: Option<Box<Holder>>,
+}
+
+impl Question {
+    fn ask(&self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) -> Answer {
+        let (id, now) = (self.party.id, edit.now);
+        let answer = |verdict, began| Answer { verdict, began, holder: None };
+        // Whoever asks a last time may be next.
+        rules.admit(now, &mut edit.fences(), |_| {});
+        let known = rules.holder_mut(id).is_some() || rules.queue.iter().any(|w| w.id == id);
+        if self.queued_before && !self.wait && !known {
+            // Its time was over, and others went on: to let it in now would be out of turn.
+            return answer(Verdict::Refused, false);
+        }
+        let began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
+        let mut party = self.party.clone();
+        party.extra.alive = now.after(ALIVE);
+        answer(rules.ask(party, self.wait, now, &mut edit.fences()), began)
+    }
+}
+
+impl Answer {
+    /// Names a holder to whoever was refused.
+    fn look(&mut self, rules: &Rules<Asker>, here: &Here) {
+        if self.verdict == Verdict::Refused {
+            self.holder = rules.holders.first().map(|held| {
+                Box::new(Reporter::new(&*here.clock).holder(held, held.party.extra.label()))
+            });
+        }
+    }
+}
+
+/// A place in the queue, or about to be one. Dropped, it is given back: the thread takes orders in
+/// turn, so the release comes after the question.
+struct Queued<'a> {
+    provider: &'a SqliteLockProvider,
+    key: &'a Key,
+    id: Id,
+    armed: bool,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.provider.order(Order::Change(Box::new(Later::new(self.key.clone(), self.id))));
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! SQLite's result codes, told apart. <https://www.sqlite.org/rescode.html>
+
+use crate::{Error, Fault};
+
+/// What a driver's error means and what to do about it.
+pub fn explain(error: sqlx::Error) -> Error {
+    use Fault::{Permanent, Temporary};
+    let (fault, message) = match code(&error) {
+        Some(5 | 6) => (
+            Temporary,
+            "the database is locked by another writer, and stayed so for the whole timeout; \
+             is a program stopped, or does one keep a transaction open?"
+                .to_owned(),
+        ),
+        Some(13) => (Temporary, "no space is left on the disk; free some".to_owned()),
+        Some(10) => (Temporary, format!("the disk failed: {error}")),
+        Some(7 | 9) => (Temporary, format!("SQLite gave up: {error}")),
+        Some(26) => (Permanent, "the file is not an SQLite database; name another one".to_owned()),
+        Some(11) => (
+            Permanent,
+            "the database is damaged; stop its users and restore it, or move it away".to_owned(),
+        ),
+        Some(8) => (
+            Permanent,
+            "the database is read-only, or was moved away; let this user write the file and its \
+             directory, and start again"
+                .to_owned(),
+        ),
+        Some(14) => (
+            Permanent,
+            "the file cannot be opened; its directory must exist, and this user must be able to \
+             write in it"
+                .to_owned(),
+        ),
+        Some(3 | 23) => (Permanent, "this user may not use the file; check its rights".to_owned()),
+        Some(_) => (Permanent, error.to_string()),
+        None => (fault(&error), error.to_string()),
+    };
+    Error { fault, message, source: Some(error) }
+}
+
+/// Whether the same call may succeed later.
+pub fn fault(error: &sqlx::Error) -> Fault {
+    match error {
+        sqlx::Error::Database(_) => match code(error) {
+            // BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL
+            Some(5 | 6 | 7 | 9 | 10 | 13) => Fault::Temporary,
+            _ => Fault::Permanent,
+        },
+        sqlx::Error::Io(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed => Fault::Temporary,
+        _ => Fault::Permanent,
+    }
+}
+
+/// The primary result code: the lower byte of the extended one.
+fn code(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error()?.code()?;
+    Some(code.parse::<i32>().ok()? & 0xff)
+}

@@ -1,0 +1,15 @@
+//! SQLite: one file, shared by the processes of one machine.
+//!
+//! Write-ahead log, so that readers never wait for a writer; `BEGIN IMMEDIATE` for every write,
+//! because a deferred transaction that turns into a writer fails with BUSY whatever the timeout;
+//! `synchronous` FULL, because with NORMAL a power cut can take back what was already answered.
+
+mod error;
+mod migrate;
+mod open;
+mod options;
+
+pub use error::{explain, fault};
+pub use migrate::migrate;
+pub use open::{BEGIN, Sqlite};
+pub use options::{Options, Synchronous};
