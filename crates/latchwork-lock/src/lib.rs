@@ -65,5 +65,7 @@ pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
 pub use providers::noop::NoOpLockProvider;
+#[cfg(feature = "postgres")]
+pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
 pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};

@@ -6,6 +6,8 @@
 
 mod error;
 mod migration;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 
 pub use error::{Error, Fault, Result};
 pub use migration::Migration;

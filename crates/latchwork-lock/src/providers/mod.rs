@@ -5,3 +5,5 @@
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod noop;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
