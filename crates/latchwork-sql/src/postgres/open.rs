@@ -3,8 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::Row;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{ConnectOptions, Connection, Row};
 
 use super::explain;
 use crate::{Error, Result};
@@ -34,14 +34,15 @@ impl Default for Settings {
     }
 }
 
-/// What the server said about itself.
+/// What was found out about the server.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Server {
-    /// Whether somebody stands between: it accepted us at another port than we called. If that is
-    /// pgbouncer in transaction mode, prepared statements must not outlive a transaction. A mapped
-    /// port looks the same, and then caution costs a round trip.
-    pub behind_pooler: bool,
+    /// Whether a pooler stands between that lends sessions for the length of a transaction, as
+    /// pgbouncer does. Then prepared statements must not outlive a transaction, and LISTEN must
+    /// not be said at all: the notices would reach whoever has the session then, and the
+    /// driver takes such a surprise for a broken protocol.
+    pub lends_sessions: bool,
 }
 
 /// The parameters that an address may have; the driver would log another one with its value.
@@ -111,23 +112,19 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
 pub async fn check(pool: &PgPool) -> Result<Server> {
     // A pool goes on trying to connect until its timeout and then tells only that; one try of our
     // own tells what is wrong.
-    if pool.size() == 0 {
-        use sqlx::{ConnectOptions, Connection};
-        let options = pool.connect_options();
-        let wait = pool.options().get_acquire_timeout();
-        let connection = tokio::time::timeout(wait, options.connect())
-            .await
-            .map_err(|_| Error::temporary("the server did not answer in time", None))?
-            .map_err(explain)?;
-        connection.close().await.map_err(explain)?;
-    }
+    let options = pool.connect_options();
+    let wait = pool.options().get_acquire_timeout();
+    let mut own = tokio::time::timeout(wait, options.connect())
+        .await
+        .map_err(|_| Error::temporary("the server did not answer in time", None))?
+        .map_err(explain)?;
     // The simple protocol and one statement: the same through any pooler.
     let row = sqlx::raw_sql(
         "SELECT current_setting('server_version_num')::int / 10000, \
          pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
-         version() LIKE 'PostgreSQL %', inet_server_port()",
+         version() LIKE 'PostgreSQL %'",
     )
-    .fetch_one(pool)
+    .fetch_one(&mut own)
     .await
     .map_err(explain)?;
     let read = |e| explain(e);
@@ -151,8 +148,24 @@ pub async fn check(pool: &PgPool) -> Result<Server> {
             None,
         ));
     }
-    let port: Option<i32> = row.try_get(3).map_err(read)?;
-    let called = pool.connect_options();
-    let called = called.get_socket().is_none().then(|| i32::from(called.get_port()));
-    Ok(Server { behind_pooler: port != called })
+    let lends_sessions = lends_sessions(&mut own, pool).await.map_err(explain)?;
+    own.close().await.map_err(explain)?;
+    Ok(Server { lends_sessions })
+}
+
+/// Whether two connections of ours were ever served by one session, or one by two. Asked more than
+/// once, since a busy pooler may happen to look honest.
+async fn lends_sessions(own: &mut PgConnection, pool: &PgPool) -> sqlx::Result<bool> {
+    const WHO: &str = "SELECT pg_backend_pid()";
+    for _ in 0..3 {
+        let first: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
+        let mut tx = pool.begin().await?;
+        let other: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *tx).await?.try_get(0)?;
+        let again: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
+        tx.rollback().await?;
+        if other == first || again != first {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

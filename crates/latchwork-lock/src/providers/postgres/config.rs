@@ -25,7 +25,7 @@ pub(super) async fn connect(address: &str) -> Result<PostgresLockProvider> {
     watcher::run(OPENING, async move {
         let (pool, server) =
             postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !told && !server.behind_pooler).await
+        provider(pool, !told && !server.lends_sessions).await
     })
     .await
 }
@@ -34,16 +34,15 @@ pub(super) async fn connect(address: &str) -> Result<PostgresLockProvider> {
 pub(super) async fn from_pool(pool: PgPool) -> Result<PostgresLockProvider> {
     watcher::run(OPENING, async move {
         let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !server.behind_pooler).await
+        provider(pool, !server.lends_sessions).await
     })
     .await
 }
 
-async fn provider(pool: PgPool, keeps_statements: bool) -> Result<PostgresLockProvider> {
+async fn provider(pool: PgPool, own_sessions: bool) -> Result<PostgresLockProvider> {
     postgres::migrate(&pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    let store =
-        Store::new(pool, keeps_statements, SystemClock::shared(), Arc::new(Desk::default()));
+    let store = Store::new(pool, own_sessions, SystemClock::shared(), Arc::new(Desk::default()));
     Ok(PostgresLockProvider::of(store))
 }

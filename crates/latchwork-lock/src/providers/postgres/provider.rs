@@ -50,8 +50,8 @@ impl PostgresLockProvider {
     /// Opens a database by its address, and makes the tables where they are missing.
     ///
     /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
-    /// Behind pgbouncer in transaction mode that cannot be seen by its port, add
-    /// `statement-cache-capacity=0`.
+    /// Behind pgbouncer in transaction mode waiters look at every tick; that it is there is found
+    /// out, or said with `statement-cache-capacity=0`.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,

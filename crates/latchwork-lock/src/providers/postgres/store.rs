@@ -18,8 +18,9 @@ pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 pub(super) struct Store {
     pub(super) pool: PgPool,
-    /// Whether prepared statements may outlive a transaction.
-    pub(super) keeps_statements: bool,
+    /// Whether a connection keeps its session; not so behind pgbouncer in transaction mode, where
+    /// prepared statements must not outlive a transaction.
+    pub(super) own_sessions: bool,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Arc<str>,
@@ -52,13 +53,13 @@ impl Edit {
 impl Store {
     pub(super) fn new(
         pool: PgPool,
-        keeps_statements: bool,
+        own_sessions: bool,
         clock: Arc<dyn Clock>,
         desk: Arc<Desk>,
     ) -> Self {
         Store {
             pool,
-            keeps_statements,
+            own_sessions,
             clock,
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
@@ -81,7 +82,7 @@ impl Store {
         let mut tx = self.begin(turn).await.map_err(wrong)?;
         let row = sqlx::query(schema::LOAD)
             .bind(key.as_str())
-            .persistent(self.keeps_statements)
+            .persistent(self.own_sessions)
             .fetch_one(&mut *tx)
             .await
             .map_err(wrong)?;
@@ -110,7 +111,7 @@ impl Store {
             .bind(key.as_str())
             .bind(gone)
             .bind(new)
-            .persistent(self.keeps_statements)
+            .persistent(self.own_sessions)
             .execute(&mut *tx)
             .await
             .map_err(wrong)?;
@@ -202,7 +203,7 @@ impl Store {
         &self,
         query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
     ) -> sqlx::Result<Vec<PgRow>> {
-        let query = query.persistent(self.keeps_statements);
+        let query = query.persistent(self.own_sessions);
         let mut tx = self.pool.begin().await?;
         let rows = query.fetch_all(&mut *tx).await?;
         tx.commit().await?;

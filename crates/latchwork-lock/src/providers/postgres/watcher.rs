@@ -141,6 +141,12 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
 
 /// Listens on a connection of its own, and again when that is lost.
 async fn listen(store: Arc<Store>) {
+    const NO_NOTICES: &str = "lock waiters hear no notices: they look at every tick";
+    if !store.own_sessions {
+        // Not even tried: the notices would go to whoever has the session then.
+        tracing::warn!(reason = "a pooler lends the sessions, as pgbouncer does", "{NO_NOTICES}");
+        return;
+    }
     let mut backoff = Backoff::first();
     let mut warned = false;
     loop {
@@ -152,11 +158,11 @@ async fn listen(store: Arc<Store>) {
             (backoff, warned) = (Backoff::first(), false);
         }
         let reason = match &ended {
-            Ok(()) => "the server does not pass notices on, as behind pgbouncer".to_owned(),
+            Ok(()) => "the server does not pass them on".to_owned(),
             Err(error) => error.to_string(),
         };
         if !std::mem::replace(&mut warned, true) {
-            tracing::warn!(%reason, "lock waiters hear no notices: they look at every tick");
+            tracing::warn!(%reason, "{NO_NOTICES}");
         }
         sleep(if ended.is_ok() { DEAF } else { backoff.pause() }).await;
     }
