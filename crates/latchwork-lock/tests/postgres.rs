@@ -474,11 +474,15 @@ async fn a_pool_of_one_connection_is_enough() {
     let pool = pool.await.expect("there");
     let locks = Locks::new(PostgresLockProvider::from_pool(pool).await.expect("there"));
     let guard = locks.lock("key").acquire().await.expect("a free key");
-    let waiters: Vec<_> = (0..5).map(|_| waiter(&locks, "key")).collect();
+    let waiters = (0..5).map(|_| {
+        let waiter = waiter(&locks, "key");
+        tokio::spawn(async move { waiter.await.expect("no panic").release().await.expect("held") })
+    });
+    let waiters: Vec<_> = waiters.collect();
     waiting(&locks, "key", 5).await;
     guard.release().await.expect("held");
     for waiter in waiters {
-        waiter.await.expect("no panic").release().await.expect("held");
+        waiter.await.expect("no panic");
     }
 }
 
