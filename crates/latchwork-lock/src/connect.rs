@@ -37,6 +37,10 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "file" => crate::providers::file::connect(&url, address).await.map(Locks::new),
         #[cfg(feature = "sqlite")]
         "sqlite" => crate::SqliteLockProvider::open(address).await.map(Locks::new),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => {
+            crate::PostgresLockProvider::connect(address).await.map(Locks::new)
+        }
         scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
             Some((_, feature)) => {
                 Err(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into())
@@ -75,7 +79,10 @@ mod tests {
             ("/tmp/locks", "invalid_argument"),
             ("carrier-pigeon://x", "invalid_argument"),
             ("memory:x", "invalid_argument"),
+            #[cfg(not(feature = "postgres"))]
             ("postgres://me:secret@host/db", "not_built"),
+            #[cfg(feature = "postgres")]
+            ("postgres://me:secret@host/db?passwort=secret", "invalid_argument"),
             ("etcd://a,b,c", "not_built"),
             ("temporal://x", "not_built"),
         ] {

@@ -65,6 +65,8 @@ pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
 pub use providers::noop::NoOpLockProvider;
+#[cfg(feature = "postgres")]
+pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

@@ -254,7 +254,12 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     pub(crate) fn new(clock: &dyn Clock) -> Self {
-        Reporter { now: clock.now(), wall: clock.wall() }
+        Self::of(clock.now(), clock.wall())
+    }
+
+    /// By a pair of readings of a backend's own clock.
+    pub(crate) fn of(now: Moment, wall: DateTime<Utc>) -> Self {
+        Reporter { now, wall }
     }
 
     fn at(&self, moment: Moment) -> DateTime<Utc> {

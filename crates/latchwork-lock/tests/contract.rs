@@ -10,6 +10,7 @@ fn main() {
     let mut suites = vec![memory(), memory_on_a_manual_clock(), noop()];
     suites.extend(file());
     suites.extend(sqlite());
+    suites.extend(postgres());
     latchwork_contract::lock::main(suites)
 }
 
@@ -76,4 +77,58 @@ fn sqlite() -> Option<Suite> {
 #[cfg(not(feature = "sqlite"))]
 fn sqlite() -> Option<Suite> {
     None
+}
+
+/// In a schema of its own for each case; and once more through pgbouncer in transaction mode, which
+/// passes no `search_path` on, so in a database of its own.
+#[cfg(feature = "postgres")]
+fn postgres() -> Vec<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{PostgresLockProvider, Token};
+    use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+    async fn make(server: &str, what: &str, name: &str) {
+        let mut admin = PgConnection::connect(server).await.expect("the server is there");
+        let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE {what} {name}")));
+        made.execute(&mut admin).await.expect("a room for one case");
+        admin.close().await.expect("closed");
+    }
+
+    fn bench(address: String) -> Bench {
+        Bench::new(move || {
+            let address = address.clone();
+            async move { PostgresLockProvider::connect(&address).await }
+        })
+    }
+
+    let hint = "no server; `scripts/services up postgres pgbouncer` starts one";
+    let fresh = || format!("case_{:x}", Token::random().expose());
+    let server = std::env::var("LATCHWORK_TEST_POSTGRES");
+    let pooler = std::env::var("LATCHWORK_TEST_PGBOUNCER");
+    let Ok(server) = server else { return vec![missing("postgres", hint)] };
+    let direct = server.clone();
+    let direct = suite("postgres", move || {
+        let (server, name) = (direct.clone(), fresh());
+        async move {
+            make(&server, "SCHEMA", &name).await;
+            bench(format!("{server}?options[search_path]={name}"))
+        }
+    });
+    let pooled = match pooler {
+        Err(_) => missing("postgres_pgbouncer", hint),
+        Ok(pooler) => suite("postgres_pgbouncer", move || {
+            let (server, pooler, name) = (server.clone(), pooler.clone(), fresh());
+            async move {
+                make(&server, "DATABASE", &name).await;
+                let (base, _) = pooler.rsplit_once('/').expect("it names a database");
+                bench(format!("{base}/{name}"))
+            }
+        }),
+    };
+    vec![direct, pooled.of("postgres")]
+}
+
+#[cfg(not(feature = "postgres"))]
+fn postgres() -> Vec<Suite> {
+    Vec::new()
 }

@@ -6,6 +6,8 @@
 
 mod error;
 mod migration;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

@@ -5,5 +5,7 @@
 pub(crate) mod file;
 pub(crate) mod memory;
 pub(crate) mod noop;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

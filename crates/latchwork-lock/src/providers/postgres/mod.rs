@@ -1,0 +1,38 @@
+//! Locks between machines, in a PostgreSQL database.
+//!
+//! # The mechanism
+//!
+//! `latchwork_lock` has a row for everybody who holds a key or waits for it, and none for a key
+//! that nobody uses. A change of a key is one short transaction under an advisory lock of that
+//! key: it reads the rows, decides by the [rules](crate::rules) that every provider shares, and
+//! writes what became of them. No transaction and no connection lasts as long as a lease, so a
+//! pool of any size serves any number of locks, also through pgbouncer in transaction mode.
+//!
+//! All times are the server's `clock_timestamp()`. Fences are of one sequence that begins at the
+//! clock in microseconds and is drawn from under the key's lock: they grow, and nothing need be
+//! kept of a key.
+//!
+//! # Waiting
+//!
+//! Whoever hands a key on tells the process of the next one, by a NOTIFY on that process's own
+//! channel, and only if it is another process. One connection listens for all waiters
+//! of a process. A notice may be lost, so each process also looks once a second at all its waiters
+//! together; where nothing can be heard (pgbouncer), it looks at every tick. The same look says
+//! that the process lives: the waiters of a dead one are left out after some seconds.
+
+mod config;
+mod error;
+mod fence_gate;
+mod provider;
+mod record;
+mod release;
+mod schema;
+mod store;
+mod transaction;
+mod wait;
+mod watch;
+mod watcher;
+
+pub use fence_gate::PostgresFenceGate;
+pub use provider::PostgresLockProvider;
+pub use transaction::TransactionLock;

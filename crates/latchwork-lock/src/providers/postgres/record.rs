@@ -1,0 +1,231 @@
+//! A row of `latchwork_lock`, and the rules of a key made of rows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::{Fence, Key, Mode, Moment, Owner, Token};
+
+/// One who holds or waits, as it is stored.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Row {
+    key: String,
+    id: String,
+    shared: bool,
+    owner: Option<String>,
+    note: Option<Arc<str>>,
+    process: Arc<str>,
+    client: Arc<str>,
+    ttl_us: i64,
+    since_us: i64,
+    place: Option<i64>,
+    until_us: Option<i64>,
+    fence: Option<i64>,
+    previous: Option<i64>,
+    expires_us: Option<i64>,
+    claimed: bool,
+    /// Of its process; from another table.
+    #[serde(skip_serializing, default)]
+    alive_us: Option<i64>,
+}
+
+/// What is remembered of whoever asked.
+#[derive(Clone, Debug)]
+pub(super) struct Asker {
+    pub(super) process: Arc<str>,
+    pub(super) client: Arc<str>,
+    /// In the queue; none for one that has just come.
+    pub(super) place: Option<i64>,
+    /// When it gives up, by the server's clock.
+    pub(super) until: Moment,
+    alive: Moment,
+}
+
+impl Asker {
+    pub(super) fn new(process: &Arc<str>, client: &Arc<str>, until: Moment) -> Self {
+        let (process, client) = (process.clone(), client.clone());
+        Asker { process, client, place: None, until, alive: Moment::NEVER }
+    }
+
+    pub(super) fn label(&self) -> String {
+        self.process.as_ref().to_owned()
+    }
+}
+
+/// The rules of a key as the rows have them, with what has run out by `now` left out.
+pub(super) fn rules(rows: &[Row], now: Moment) -> Result<Rules<Asker>, String> {
+    let mut rules = Rules::default();
+    for row in rows {
+        let party = row.party()?;
+        match row.fence {
+            Some(fence) => {
+                let fence = fence_of(fence);
+                rules.last_fence = rules.last_fence.max(Some(fence));
+                rules.holders.push(Held {
+                    party,
+                    fence,
+                    previous: row.previous.map(fence_of),
+                    expires: row.expires_us.map_or(Moment::default(), moment),
+                    claimed: row.claimed,
+                });
+            }
+            None if party.extra.alive > now && party.extra.until > now => {
+                rules.queue.push_back(party);
+            }
+            None => {}
+        }
+    }
+    rules.holders.sort_by_key(|held| held.fence);
+    rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
+    rules.expire(now);
+    Ok(rules)
+}
+
+/// The rows that say what the rules say.
+pub(super) fn rows(key: &Key, rules: &Rules<Asker>) -> Vec<Row> {
+    let mut place = rules.queue.iter().filter_map(|w| w.extra.place).max().unwrap_or(0);
+    let holders = rules.holders.iter().map(|held| Row {
+        fence: Some(number(held.fence)),
+        previous: held.previous.map(number),
+        expires_us: Some(micros(held.expires)),
+        claimed: held.claimed,
+        ..Row::of(key, &held.party)
+    });
+    let mut rows: Vec<Row> = holders.collect();
+    rows.extend(rules.queue.iter().map(|party| {
+        let place = party.extra.place.unwrap_or_else(|| {
+            place += 1;
+            place
+        });
+        let until = party.extra.until;
+        Row {
+            place: Some(place),
+            until_us: (until != Moment::NEVER).then(|| micros(until)),
+            ..Row::of(key, party)
+        }
+    }));
+    rows
+}
+
+/// What must be removed and what must be written to get from one set of rows to another.
+pub(super) fn difference(before: &[Row], after: Vec<Row>) -> (Vec<String>, Vec<Row>) {
+    let known: HashMap<&str, &Row> = before.iter().map(|row| (&*row.id, row)).collect();
+    let gone = before.iter().filter(|row| !after.iter().any(|new| new.id == row.id));
+    let gone = gone.map(|row| row.id.clone()).collect();
+    let is_new = |row: &Row| {
+        known.get(&*row.id).is_none_or(|old| Row { alive_us: None, ..(*old).clone() } != *row)
+    };
+    (gone, after.into_iter().filter(is_new).collect())
+}
+
+/// By one reading of the server's clock.
+pub(super) fn reporter(now: Moment) -> Reporter {
+    let wall = DateTime::<Utc>::from_timestamp_micros(micros(now)).unwrap_or_default();
+    Reporter::of(now, wall)
+}
+
+impl Row {
+    /// Of a holder.
+    pub(super) fn fence(&self) -> Option<Fence> {
+        self.fence.map(fence_of)
+    }
+
+    /// Whether this is somebody in the queue, of this process.
+    pub(super) fn waits_in(&self, client: &str) -> bool {
+        self.fence.is_none() && *self.client == *client
+    }
+
+    fn of(key: &Key, party: &Party<Asker>) -> Row {
+        Row {
+            key: key.as_str().to_owned(),
+            id: hex(party.id),
+            shared: party.mode == Mode::Shared,
+            owner: party.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: party.note.clone(),
+            process: party.extra.process.clone(),
+            client: party.extra.client.clone(),
+            // Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
+            ttl_us: i64::try_from(party.ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX),
+            since_us: micros(party.since),
+            place: None,
+            until_us: None,
+            fence: None,
+            previous: None,
+            expires_us: None,
+            claimed: false,
+            alive_us: None,
+        }
+    }
+
+    fn party(&self) -> Result<Party<Asker>, String> {
+        let id = (self.id.len() == 32).then(|| Id::from_str_radix(&self.id, 16).ok()).flatten();
+        let owner = self.owner.as_deref().map(Owner::new).transpose();
+        Ok(Party {
+            id: id.ok_or("its id is no hexadecimal number")?,
+            mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
+            owner: owner.map_err(|error| error.to_string())?,
+            note: self.note.clone(),
+            ttl: Duration::from_micros(self.ttl_us.max(0).unsigned_abs()),
+            since: moment(self.since_us),
+            extra: Asker {
+                process: self.process.clone(),
+                client: self.client.clone(),
+                place: self.place,
+                until: self.until_us.map_or(Moment::NEVER, moment),
+                alive: self.alive_us.map_or(Moment::default(), moment),
+            },
+        })
+    }
+}
+
+/// The identity of a token in a table that others may read: not the token.
+pub(super) fn id(token: Token) -> Id {
+    let hash = Sha256::digest(token.expose().to_be_bytes());
+    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
+}
+
+pub(super) fn hex(id: Id) -> String {
+    format!("{id:032x}")
+}
+
+/// The number of a name's advisory lock: the same in every process, for ever.
+pub(super) fn number_of(room: &str, name: &str) -> i64 {
+    let hash = Sha256::new().chain_update(room).chain_update(name).finalize();
+    hash.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
+}
+
+/// The server's clock in microseconds as a moment. It is not this machine's, so it must
+/// not be compared with one of the provider's clock.
+pub(super) fn moment(micros: i64) -> Moment {
+    Moment::from_nanos(micros.max(0).unsigned_abs().saturating_mul(1_000))
+}
+
+/// Rounded up, like the ttl.
+fn micros(moment: Moment) -> i64 {
+    i64::try_from(moment.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
+}
+
+pub(super) fn fence_of(number: i64) -> Fence {
+    Fence::new(number.max(0).unsigned_abs())
+}
+
+pub(super) fn number(fence: Fence) -> i64 {
+    i64::try_from(fence.get()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Changing it would let two versions of the program edit one key at a time.
+    #[test]
+    fn the_number_of_a_key_never_changes() {
+        // printf %s lock/a | sha256sum: the first eight bytes.
+        assert_eq!(number_of("", "lock/a"), 0xeda1_831c_90ee_ab34_u64.cast_signed());
+    }
+}

@@ -1,0 +1,141 @@
+//! The tables, and every statement on them but the gate's.
+
+use latchwork_sql::Migration;
+
+/// The name under which the migrations are recorded.
+pub(super) const LAYER: &str = "lock";
+
+/// The steps, oldest first. Released ones never change.
+pub(super) const MIGRATIONS: [Migration; 1] =
+    [Migration { version: 1, name: "leases, waiters and fences", sql: FIRST }];
+
+const FIRST: &str = r#"
+-- Fences of all keys. It begins at the clock, so that a database that was made anew, or restored
+-- from an old copy and migrated again, goes on above what was given before.
+CREATE SEQUENCE latchwork_lock_fence AS bigint;
+SELECT setval('latchwork_lock_fence', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+
+-- Whoever holds a key or waits for it. Times are microseconds of the server's clock.
+CREATE TABLE latchwork_lock (
+    key text COLLATE "C" NOT NULL,
+    id text COLLATE "C" NOT NULL,         -- a hash of the token, which itself is a secret
+    shared boolean NOT NULL,
+    owner text,
+    note text,
+    process text NOT NULL,                -- host:pid, for people
+    client text COLLATE "C" NOT NULL,     -- whom to tell: see latchwork_lock_client
+    ttl_us bigint NOT NULL,
+    since_us bigint NOT NULL,
+    place bigint,                         -- in the queue; of waiters only
+    until_us bigint,                      -- when it gives up waiting; null: never
+    fence bigint,                         -- of holders only
+    previous bigint,
+    expires_us bigint,
+    claimed boolean NOT NULL,             -- false: waits, or was next and has not answered yet
+    PRIMARY KEY (key, id)
+);
+CREATE INDEX latchwork_lock_waiting ON latchwork_lock (client) WHERE NOT claimed;
+
+-- Processes that wait for something, and until when they count as alive.
+CREATE TABLE latchwork_lock_client (
+    client text COLLATE "C" PRIMARY KEY,
+    alive_us bigint NOT NULL
+);
+
+-- The newest fence that was seen with a write (see PostgresFenceGate).
+CREATE TABLE latchwork_fence_gate (
+    key text COLLATE "C" PRIMARY KEY,
+    fence bigint NOT NULL
+);
+"#;
+
+/// The first words of an edit: one message, and the key is ours until the transaction ends. Whoever
+/// is stopped in the middle loses it to the timeout, and so cannot stop all others.
+pub(super) fn begin(turn: i64) -> String {
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '5s'; \
+         SET LOCAL idle_in_transaction_session_timeout = '5s'; \
+         SELECT pg_advisory_xact_lock({turn})"
+    )
+}
+
+/// The time, enough fences for whatever an edit may grant, and the rows of a key. It comes after
+/// the lock as a statement of its own, so it sees what the one before has committed.
+pub(super) const LOAD: &str = r#"
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       ARRAY(SELECT nextval('latchwork_lock_fence') FROM generate_series(1,
+           4 + (SELECT count(*) FROM latchwork_lock WHERE key = $1 AND shared AND fence IS NULL))),
+       coalesce((SELECT json_agg(to_jsonb(l) || jsonb_build_object('alive_us', c.alive_us))
+                 FROM latchwork_lock l LEFT JOIN latchwork_lock_client c USING (client)
+                 WHERE key = $1), '[]')::text
+"#;
+
+/// The time and the rows of a key, for reading only.
+pub(super) const PEEK: &str = r#"
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+       coalesce((SELECT json_agg(to_jsonb(l) || jsonb_build_object('alive_us', c.alive_us))
+                 FROM latchwork_lock l LEFT JOIN latchwork_lock_client c USING (client)
+                 WHERE key = $1), '[]')::text
+"#;
+
+/// A page of keys that are held or waited for, each like [`PEEK`].
+pub(super) const LIST: &str = r#"
+WITH t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us)
+SELECT t.now_us, json_agg(to_jsonb(l) || jsonb_build_object('alive_us', c.alive_us))::text, l.key
+FROM t, latchwork_lock l LEFT JOIN latchwork_lock_client c USING (client)
+WHERE starts_with(l.key, $1) AND l.key > $2
+  AND CASE WHEN l.fence IS NULL THEN c.alive_us > t.now_us ELSE l.expires_us > t.now_us END
+GROUP BY t.now_us, l.key ORDER BY l.key LIMIT $3
+"#;
+
+/// Removes some rows of a key and writes others.
+pub(super) const SAVE: &str = r#"
+WITH gone AS (DELETE FROM latchwork_lock WHERE key = $1 AND id = ANY($2))
+INSERT INTO latchwork_lock SELECT * FROM json_populate_recordset(NULL::latchwork_lock, $3::json)
+ON CONFLICT (key, id) DO UPDATE SET
+    shared = excluded.shared, owner = excluded.owner, note = excluded.note,
+    process = excluded.process, client = excluded.client, ttl_us = excluded.ttl_us,
+    since_us = excluded.since_us, place = excluded.place, until_us = excluded.until_us,
+    fence = excluded.fence, previous = excluded.previous, expires_us = excluded.expires_us,
+    claimed = excluded.claimed
+"#;
+
+/// Says that a process lives. Only hexadecimal digits and numbers go in, so that it can be one
+/// message without parameters, which passes any pooler.
+pub(super) fn beat(client: &str, micros: u128) -> String {
+    format!(
+        "INSERT INTO latchwork_lock_client (client, alive_us) VALUES ('{client}', \
+         (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + {micros}) \
+         ON CONFLICT (client) DO UPDATE SET alive_us = excluded.alive_us"
+    )
+}
+
+/// Forgets processes that have been dead for a minute, and names keys with something that ran out
+/// a while ago.
+pub(super) const SWEEP: &str = r#"
+WITH t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us),
+gone AS (DELETE FROM latchwork_lock_client USING t WHERE alive_us < t.now_us - 60000000)
+SELECT DISTINCT l.key FROM t, latchwork_lock l WHERE l.expires_us < t.now_us - 10000000 LIMIT 100
+"#;
+
+/// How all waiters of a process stand: granted or not, and how long until something of their key
+/// runs out. First in line first.
+pub(super) fn look(client: &str) -> String {
+    format!(
+        "SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
+         WHERE h.key = w.key AND h.fence IS NOT NULL) \
+         - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+         FROM latchwork_lock w WHERE w.client = '{client}' AND NOT w.claimed \
+         ORDER BY w.place NULLS FIRST"
+    )
+}
+
+/// Tells a process something. Channel and payload are ours: letters, digits and colons.
+pub(super) fn notify(client: &str, payload: &str) -> String {
+    format!("NOTIFY {}, '{payload}'", channel(client))
+}
+
+/// The channel of a process.
+pub(super) fn channel(client: &str) -> String {
+    format!("latchwork_lock_{client}")
+}

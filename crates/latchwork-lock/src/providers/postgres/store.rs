@@ -1,0 +1,250 @@
+//! Where the truth lives: the rows of a key, edited under its advisory lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sqlx::postgres::{PgPool, PgRow};
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::record::{self, Asker, Row};
+use super::watch::Desk;
+use super::{error, schema};
+use crate::rules::Rules;
+use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+
+/// How long a process counts as alive after it said so; it says so often enough to miss some.
+pub(super) const ALIVE: Duration = Duration::from_secs(6);
+
+pub(super) struct Store {
+    pub(super) pool: PgPool,
+    /// Whether a connection keeps its session; not so behind pgbouncer in transaction mode, where
+    /// prepared statements must not outlive a transaction.
+    pub(super) own_sessions: bool,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Random: names this provider among all that use the database.
+    pub(super) client: Arc<str>,
+    pub(super) process: Arc<str>,
+    pub(super) desk: Arc<Desk>,
+    /// Until when, by our own clock, the server surely counts this process as alive.
+    alive_until: Mutex<Moment>,
+}
+
+/// What a change may use: the server's time, read under the lock, and fences.
+pub(super) struct Edit {
+    pub(super) now: Moment,
+    fences: std::vec::IntoIter<i64>,
+    last: Option<Fence>,
+}
+
+impl Edit {
+    pub(super) fn fences(&mut self) -> impl FnMut() -> Fence {
+        || {
+            // One above the last is what is left if more was granted than anybody foresaw.
+            let above = self.last.map_or(0, |last| last.get() + 1);
+            let drawn = self.fences.next().map_or(0, |n| record::fence_of(n).get());
+            let fence = Fence::new(drawn.max(above));
+            self.last = Some(fence);
+            fence
+        }
+    }
+}
+
+impl Store {
+    pub(super) fn new(
+        pool: PgPool,
+        own_sessions: bool,
+        clock: Arc<dyn Clock>,
+        desk: Arc<Desk>,
+    ) -> Self {
+        Store {
+            pool,
+            own_sessions,
+            clock,
+            client: record::hex(rand::random()).into(),
+            process: crate::process_label().into(),
+            desk,
+            alive_until: Mutex::new(Moment::default()),
+        }
+    }
+
+    /// One change of a key, then hands the key on to whoever is next. Answers what the change
+    /// said, the rules as they are now, and the server's time. A failure has changed nothing, or
+    /// its answer was lost.
+    pub(super) async fn edit<T>(
+        &self,
+        during: &'static str,
+        key: &Key,
+        change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<Asker>, Moment)> {
+        let wrong = |e| error::driver(during, e);
+        let turn = record::number_of("latchwork_lock:", key.as_str());
+        let mut tx = self.begin(turn).await.map_err(wrong)?;
+        let row = sqlx::query(schema::LOAD)
+            .bind(key.as_str())
+            .persistent(self.own_sessions)
+            .fetch_one(&mut *tx)
+            .await
+            .map_err(wrong)?;
+        let (now, fences, before) = loaded(during, &row)?;
+        let mut rules =
+            record::rules(&before, now).map_err(|what| error::unreadable(during, what))?;
+        let first_expiry = rules.next_expiry();
+        let mut edit = Edit { now, fences: fences.into_iter(), last: rules.last_fence };
+        let out = change(&mut rules, &mut edit);
+        rules.admit(now, &mut edit.fences(), |_| {});
+        let known: Vec<Fence> = before.iter().filter_map(Row::fence).collect();
+        let (gone, new) = record::difference(&before, record::rows(key, &rules));
+        if gone.is_empty() && new.is_empty() {
+            tx.rollback().await.map_err(wrong)?;
+            return Ok((out, rules, now));
+        }
+        let joins = new.iter().any(|row| row.waits_in(&self.client));
+        if joins && !self.is_alive() {
+            let before = self.clock.now();
+            let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
+            sqlx::raw_sql(beat).execute(&mut *tx).await.map_err(wrong)?;
+            self.was_alive_at(before);
+        }
+        let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
+        sqlx::query(schema::SAVE)
+            .bind(key.as_str())
+            .bind(gone)
+            .bind(new)
+            .persistent(self.own_sessions)
+            .execute(&mut *tx)
+            .await
+            .map_err(wrong)?;
+        tx.commit().await.map_err(wrong)?;
+        self.tell(&rules, &known, first_expiry, now).await;
+        Ok((out, rules, now))
+    }
+
+    /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
+    /// reason to give up: nothing was asked of it yet.
+    async fn begin(&self, turn: i64) -> sqlx::Result<sqlx::Transaction<'static, sqlx::Postgres>> {
+        let mut left = self.pool.options().get_max_connections();
+        loop {
+            match self.pool.begin_with(AssertSqlSafe(schema::begin(turn))).await {
+                Err(error) if left > 0 && is_broken(&error) => left -= 1,
+                out => return out,
+            }
+        }
+    }
+
+    /// Tells those who were handed the key, and the next in line when something runs out sooner
+    /// than it knew. After the commit, since NOTIFY makes all committers of the database wait for
+    /// each other. What is lost here the next look finds.
+    async fn tell(&self, rules: &Rules<Asker>, known: &[Fence], first_expiry: Moment, now: Moment) {
+        let granted = rules.holders.iter().filter(|h| !h.claimed && !known.contains(&h.fence));
+        let mut notices: Vec<(&str, String)> =
+            granted.map(|h| (&*h.party.extra.client, record::hex(h.party.id))).collect();
+        let next = rules.next_expiry();
+        if let Some(first) = rules.queue.front()
+            && (next < first_expiry || !notices.is_empty())
+        {
+            let left = next.since(now).as_micros();
+            notices.push((&*first.extra.client, format!("{}:{left}", record::hex(first.id))));
+        }
+        for (client, notice) in notices {
+            if *client == *self.client {
+                self.desk.hear(&notice, &*self.clock);
+                continue;
+            }
+            let told = AssertSqlSafe(schema::notify(client, &notice));
+            if let Err(error) = sqlx::raw_sql(told).execute(&self.pool).await {
+                tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
+            }
+        }
+    }
+
+    /// The rules of a key without changing anything, and the server's time.
+    pub(super) async fn peek(
+        &self,
+        during: &'static str,
+        key: &Key,
+    ) -> Result<(Rules<Asker>, Moment)> {
+        let query = sqlx::query(schema::PEEK).bind(key.as_str());
+        let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
+        let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
+        viewed(during, row)
+    }
+
+    /// A page of the keys that begin like this.
+    pub(super) async fn list(
+        &self,
+        during: &'static str,
+        prefix: &str,
+        page: &PageRequest,
+    ) -> Result<Page> {
+        // One more than wanted tells whether there is more.
+        let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(i64::MAX);
+        let after = page.after.clone().unwrap_or_default();
+        let query = sqlx::query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
+        let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
+        let mut keys: Vec<Inspection> = Vec::new();
+        for row in rows {
+            let key: String = row.try_get(2).map_err(|e| error::driver(during, e))?;
+            let (rules, now) = viewed(during, &row)?;
+            keys.push(record::reporter(now).inspection(&key, &rules, Asker::label));
+        }
+        Ok(Page::cut(keys, page))
+    }
+
+    /// Keys with something that ran out, which nobody has asked for since.
+    pub(super) async fn left_over(&self) -> sqlx::Result<Vec<Key>> {
+        let rows = self.read(sqlx::query(schema::SWEEP)).await?;
+        let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
+        Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
+    }
+
+    /// In a transaction where a pooler might else give the parts of a statement to two servers.
+    async fn read(
+        &self,
+        query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
+    ) -> sqlx::Result<Vec<PgRow>> {
+        let query = query.persistent(self.own_sessions);
+        let mut tx = self.pool.begin().await?;
+        let rows = query.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        Ok(rows)
+    }
+
+    /// Whether the server will count this process as alive for a while yet.
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive_until.lock().since(self.clock.now()) > ALIVE / 2
+    }
+
+    pub(super) fn was_alive_at(&self, moment: Moment) {
+        *self.alive_until.lock() = moment.after(ALIVE);
+    }
+}
+
+/// Whether the connection is gone and nothing was done.
+fn is_broken(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
+        sqlx::Error::Database(told) => {
+            matches!(told.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
+        }
+        _ => false,
+    }
+}
+
+fn loaded(during: &'static str, row: &PgRow) -> Result<(Moment, Vec<i64>, Vec<Row>)> {
+    let wrong = |e| error::driver(during, e);
+    let now = record::moment(row.try_get(0).map_err(wrong)?);
+    let fences = row.try_get(1).map_err(wrong)?;
+    Ok((now, fences, parsed(during, row.try_get(2).map_err(wrong)?)?))
+}
+
+fn viewed(during: &'static str, row: &PgRow) -> Result<(Rules<Asker>, Moment)> {
+    let wrong = |e| error::driver(during, e);
+    let now = record::moment(row.try_get(0).map_err(wrong)?);
+    let rows = parsed(during, row.try_get(1).map_err(wrong)?)?;
+    Ok((record::rules(&rows, now).map_err(|what| error::unreadable(during, what))?, now))
+}
+
+fn parsed(during: &'static str, text: &str) -> Result<Vec<Row>> {
+    serde_json::from_str(text).map_err(|e| error::unreadable(during, e))
+}

@@ -1,0 +1,115 @@
+//! The server's errors, told apart by SQLSTATE and never by text, which is translated.
+
+use std::io;
+
+use sqlx::Error as Driver;
+
+use crate::{Error, Fault};
+
+/// What went wrong and what to do. The message holds no part of the address: neither does the
+/// driver's text, which names users and databases only inside the source.
+pub fn explain(error: Driver) -> Error {
+    let (fault, message) = verdict(&error);
+    Error { fault, message, source: Some(error) }
+}
+
+fn verdict(error: &Driver) -> (Fault, String) {
+    use Fault::{Permanent, Temporary};
+    match error {
+        Driver::Database(told) => {
+            let code = told.code().unwrap_or_default();
+            let (fault, what) = by_code(&code);
+            (fault, format!("{what} (SQLSTATE {code})"))
+        }
+        Driver::PoolTimedOut => (
+            Temporary,
+            "no connection became free in time; the server is slow, or the pool too small".into(),
+        ),
+        Driver::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => (
+            Temporary,
+            "nobody listens there; check the host and the port, and that the server runs".into(),
+        ),
+        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
+        Driver::Tls(_) => (
+            Permanent,
+            "no TLS connection was made; check sslmode and sslrootcert, and the server's \
+             certificate"
+                .into(),
+        ),
+        Driver::Protocol(_) => (
+            Permanent,
+            "whoever answered does not speak PostgreSQL's protocol; check the host and the port"
+                .into(),
+        ),
+        Driver::Configuration(_) => {
+            (Permanent, "the address has a part that cannot be used; check its parameters".into())
+        }
+        Driver::PoolClosed => (Permanent, "the pool was closed".into()),
+        Driver::WorkerCrashed | Driver::BeginFailed => {
+            (Temporary, "the connection was left in a state that cannot be used".into())
+        }
+        _ => (Permanent, "the answer was not understood".into()),
+    }
+}
+
+fn by_code(code: &str) -> (Fault, &'static str) {
+    use Fault::{Permanent, Temporary};
+    match code {
+        "28P01" | "28000" => {
+            (Permanent, "the server refused the user or the password; check both, and pg_hba.conf")
+        }
+        "3D000" => (Permanent, "there is no such database; create it, or name another"),
+        "3F000" => (Permanent, "there is no such schema; create it, or change the search_path"),
+        "42501" => (
+            Permanent,
+            "the user lacks a right; the tables of Latchwork need CREATE on the schema the first \
+             time, and SELECT, INSERT, UPDATE and DELETE then",
+        ),
+        "25006" => (
+            Temporary,
+            "the server is read-only, as a replica is; name the primary \
+             (and check default_transaction_read_only)",
+        ),
+        "42P01" | "42883" | "42703" => (
+            Permanent,
+            "a table of Latchwork is missing or of another version; was it dropped, or the \
+             search_path changed?",
+        ),
+        "26000" | "42P05" => (
+            Permanent,
+            "prepared statements got mixed up, as behind pgbouncer in transaction mode; add \
+             statement-cache-capacity=0 to the address",
+        ),
+        "55P03" => (Temporary, "somebody has been in the middle of an edit for too long"),
+        "25P03" => (Temporary, "this process was too slow in the middle of an edit"),
+        "40001" | "40P01" => (Temporary, "the transaction collided with another"),
+        "53300" => (
+            Temporary,
+            "the server has no connection left; raise max_connections, or put pgbouncer before it",
+        ),
+        "57P01" | "57P02" | "57P03" => (Temporary, "the server is starting or stopping"),
+        "57014" => (Temporary, "the statement was cancelled, perhaps by statement_timeout"),
+        _ => match code.get(..2).unwrap_or_default() {
+            "08" => (Temporary, "the connection broke"),
+            "53" => (Temporary, "the server is out of a resource (disk, memory, connections)"),
+            "58" | "XX" => (Temporary, "the server has an inner fault; see its log"),
+            "28" => (Permanent, "the server refused the user"),
+            _ => (Permanent, "the server refused"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_by_itself_is_temporary() {
+        for code in ["08006", "53300", "57P01", "57P03", "40001", "40P01", "25006", "55P03"] {
+            assert_eq!(by_code(code).0, Fault::Temporary, "{code}");
+        }
+        for code in ["28P01", "3D000", "42501", "42P01", "26000", "22001", ""] {
+            assert_eq!(by_code(code).0, Fault::Permanent, "{code}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! PostgreSQL: opening a pool, telling errors apart, and migrations.
+
+mod error;
+mod migrate;
+mod open;
+
+pub use error::explain;
+pub use migrate::migrate;
+pub use open::{Server, Settings, check, open, options};
