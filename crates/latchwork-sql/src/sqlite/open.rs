@@ -18,7 +18,7 @@ use crate::{Error, Fault, Result};
 pub const BEGIN: &str = "BEGIN IMMEDIATE";
 
 /// How long a writer waits for another one.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const READERS: u32 = 4;
 

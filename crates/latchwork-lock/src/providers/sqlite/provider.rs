@@ -15,7 +15,7 @@ use super::record::{Asker, Record};
 use super::release::{Later, Tidy, release};
 use super::schema::{LAYER, PAGE, SCHEMA, STEPS};
 use super::store::{Edit, Task, peek, prune};
-use super::watcher::{Failure, Order, Watcher, version};
+use super::watcher::{Failure, Order, Watcher, connect, version};
 use super::{name, wait};
 use crate::rules::{CLAIM_WINDOW, Id, Reporter, Rules};
 use crate::{
@@ -105,7 +105,7 @@ impl SqliteLockProvider {
                 Source::Pool(pool) => Sqlite::from_pool(&pool).await?,
             };
             migrate(&sqlite, LAYER, STEPS).await?;
-            let mut connection = sqlite.connect().await?;
+            let mut connection = connect(&sqlite).await?;
             Ok::<_, Failure>(Watcher {
                 version: version(&mut connection).await?,
                 connection: Some(connection),

@@ -4,6 +4,9 @@
 //! What was asked for while a transaction was under way shares the next one. While somebody
 //! waits here, the thread also looks for other processes' changes, for leases that ran out, and
 //! says once a second that its waiters are alive.
+//!
+//! SQLite waits for another writer by sleeping longer and longer, so that a busy process starves the
+//! others. Here it sleeps for a short time only, and is asked again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use latchwork_sql::Fault;
-use latchwork_sql::sqlite::{BEGIN, Sqlite, explain};
+use latchwork_sql::sqlite::{BEGIN, BUSY_TIMEOUT, Sqlite, explain, is_busy};
 use sqlx::{Connection, SqliteConnection};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
@@ -19,7 +22,7 @@ use tokio::sync::oneshot;
 use super::boot::Here;
 use super::record::Record;
 use super::release::Tidy;
-use super::schema::{COMMIT, DATA_VERSION, HEARTBEAT, OVER, ROLLBACK, WAITED};
+use super::schema::{COMMIT, DATA_VERSION, HEARTBEAT, OVER, ROLLBACK, SHORT_TIMEOUT, WAITED};
 use super::scripts::Script;
 use super::store::{Job, View, edit, prune};
 use super::watch::Desk;
@@ -133,14 +136,14 @@ impl Watcher {
             return;
         }
         self.made += batch.len();
-        match self.transaction(&mut batch).await {
+        match self.patiently(&mut batch).await {
             Ok(views) => self.done(batch, &views),
             // What may pass concerns all of them.
             Err(failure) if failure.fault == Fault::Permanent && batch.len() > 1 => {
                 tracing::debug!(%failure, "changes are made one by one");
                 for job in batch {
                     let mut alone = vec![job];
-                    match self.transaction(&mut alone).await {
+                    match self.patiently(&mut alone).await {
                         Ok(views) => self.done(alone, &views),
                         Err(failure) => self.failed(alone, &failure),
                     }
@@ -171,6 +174,19 @@ impl Watcher {
                 self.later.push_back(job);
             } else {
                 job.finish(Some(failure));
+            }
+        }
+    }
+
+    /// A transaction, as soon as other processes let us.
+    async fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Vec<View>, Failure> {
+        let patience = self.here.clock.now().after(BUSY_TIMEOUT);
+        loop {
+            match self.transaction(batch).await {
+                Err(failure) if is_busy(&failure) && self.here.clock.now() < patience => {
+                    tokio::time::sleep(Duration::from_micros(rand::random_range(200..2_000))).await;
+                }
+                done => return done,
             }
         }
     }
@@ -211,7 +227,7 @@ impl Watcher {
     async fn connection(&mut self) -> Result<&mut SqliteConnection, Failure> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => self.sqlite.connect().await?,
+            None => connect(&self.sqlite).await?,
         };
         Ok(self.connection.insert(connection))
     }
@@ -233,6 +249,9 @@ impl Watcher {
         }
         let beats = self.ticked >= self.beat.after(BEAT);
         if let Err(failure) = self.look(beats).await {
+            if is_busy(&failure) && self.ticked < self.beat.after(BUSY_TIMEOUT) {
+                return; // the next tick is soon
+            }
             // They ask, and are told what is wrong.
             tracing::debug!(%failure, "waiters could not be looked after");
             self.undo(failure).await;
@@ -307,6 +326,13 @@ impl Watcher {
         let jobs = keys.into_iter().map(|key| Box::new(Tidy(key)) as Box<dyn Job>);
         self.change(jobs.collect()).await;
     }
+}
+
+/// The connection that writes.
+pub(super) async fn connect(sqlite: &Sqlite) -> Result<SqliteConnection, Failure> {
+    let mut connection = sqlite.connect().await?;
+    sqlx::query(SHORT_TIMEOUT).execute(&mut connection).await.map_err(explain)?;
+    Ok(connection)
 }
 
 pub(super) async fn version(connection: &mut SqliteConnection) -> Result<i64, Failure> {
