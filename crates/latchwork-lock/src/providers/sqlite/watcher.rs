@@ -20,27 +20,18 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
-use super::record::Record;
-use super::release::Tidy;
-use super::schema::{COMMIT, DATA_VERSION, HEARTBEAT, OVER, ROLLBACK, SHORT_TIMEOUT, WAITED};
+use super::schema::{COMMIT, DATA_VERSION, ROLLBACK, SHORT_TIMEOUT};
 use super::scripts::Script;
-use super::store::{Job, View, edit, prune};
+use super::store::{Job, View, edit};
 use super::watch::Desk;
-use crate::{Key, Moment};
+use crate::Moment;
 
 /// How often a change of another process is looked for while somebody waits.
-const TICK: Duration = Duration::from_millis(25);
-/// How often waiters are said to be alive, and for how long that is believed: longer than a
-/// writer waits for another one, lest one outage empties the queue.
-const BEAT: Duration = Duration::from_secs(1);
-pub(super) const ALIVE: Duration = Duration::from_secs(8);
+pub(super) const TICK: Duration = Duration::from_millis(25);
 /// The most that share a transaction.
 const BATCH: usize = 64;
-/// How many changes are made, and how much time passes, between two looks for what was left behind.
-const SWEEP: usize = 256;
-const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 /// The pause before a failed release is tried again.
-const PAUSE: Duration = Duration::from_millis(200);
+pub(super) const PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) type Failure = latchwork_sql::Error;
 
@@ -56,13 +47,18 @@ pub(super) struct Watcher {
     pub(super) sqlite: Sqlite,
     pub(super) here: Arc<Here>,
     pub(super) orders: UnboundedReceiver<Order>,
+    /// None after a failure, until it is needed again.
     pub(super) connection: Option<SqliteConnection>,
     pub(super) desk: Desk,
+    /// Releases to be tried again, and since when.
     pub(super) later: VecDeque<Box<dyn Job>>,
     pub(super) failed: Moment,
+    /// The data version seen last.
     pub(super) version: i64,
+    /// When the waiters were last said to be alive, and looked after.
     pub(super) beat: Moment,
     pub(super) ticked: Moment,
+    /// How many changes were made since the last look for what was left behind, and when that was.
     pub(super) made: usize,
     pub(super) swept: Moment,
 }
@@ -124,13 +120,11 @@ impl Watcher {
             }
         }
         self.change(batch).await;
-        if self.made >= SWEEP && self.here.clock.now() >= self.swept.after(SWEEP_PAUSE) {
-            self.sweep().await;
-        }
+        self.sweep_if_due().await;
     }
 
     /// Makes changes in one transaction; if one of them is at fault, each in its own.
-    async fn change(&mut self, mut batch: Vec<Box<dyn Job>>) {
+    pub(super) async fn change(&mut self, mut batch: Vec<Box<dyn Job>>) {
         batch.retain(|job| job.is_wanted());
         if batch.is_empty() {
             return;
@@ -211,7 +205,7 @@ impl Watcher {
     }
 
     /// Rolls back what may have begun. A connection of which that is not sure is not used again.
-    async fn undo(&mut self, failure: Failure) -> Failure {
+    pub(super) async fn undo(&mut self, failure: Failure) -> Failure {
         if let Some(mut connection) = self.connection.take() {
             let undone = sqlx::query(ROLLBACK).execute(&mut connection).await;
             let nothing_began = |e: &sqlx::Error| {
@@ -224,7 +218,7 @@ impl Watcher {
         failure
     }
 
-    async fn connection(&mut self) -> Result<&mut SqliteConnection, Failure> {
+    pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, Failure> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
             None => connect(&self.sqlite).await?,
@@ -233,98 +227,9 @@ impl Watcher {
     }
 
     /// Releases that failed for a while.
-    async fn retry(&mut self) {
+    pub(super) async fn retry(&mut self) {
         let again: Vec<_> = self.later.drain(..).collect();
         self.change(again).await;
-    }
-
-    /// What is done for those who wait here, and what failed before.
-    async fn tick(&mut self) {
-        self.ticked = self.here.clock.now();
-        if !self.later.is_empty() && self.ticked >= self.failed.after(PAUSE) {
-            self.retry().await;
-        }
-        if self.desk.is_empty() {
-            return;
-        }
-        let beats = self.ticked >= self.beat.after(BEAT);
-        if let Err(failure) = self.look(beats).await {
-            if is_busy(&failure) && self.ticked < self.beat.after(BUSY_TIMEOUT) {
-                return; // the next tick is soon
-            }
-            // They ask, and are told what is wrong.
-            tracing::debug!(%failure, "waiters could not be looked after");
-            self.undo(failure).await;
-            self.desk.call_all();
-            return;
-        }
-        let due = self.desk.due(self.here.clock.now());
-        self.tidy(due).await;
-    }
-
-    /// Whether another process changed something for our waiters.
-    async fn look(&mut self, beats: bool) -> Result<(), Failure> {
-        let here = self.here.clone();
-        let connection = self.connection().await?;
-        let version = version(connection).await?;
-        let mut alive = None;
-        if beats {
-            let until = here.now();
-            let until = until.stamp(until.moment.after(ALIVE));
-            let query = sqlx::query(HEARTBEAT).bind(here.client).bind(until.boot);
-            let query = query.bind(until.at).bind(until.ns);
-            alive = Some(query.execute(&mut *connection).await.map_err(explain)?.rows_affected());
-        }
-        let changed = version != std::mem::replace(&mut self.version, version);
-        if beats {
-            self.beat = here.clock.now();
-        }
-        // Some are no longer in the file: this process was stopped for longer than it was believed.
-        if alive.is_some_and(|alive| alive < self.desk.len() as u64) {
-            self.desk.call_all();
-        } else if changed || beats {
-            self.read().await?;
-        }
-        Ok(())
-    }
-
-    async fn read(&mut self) -> Result<(), Failure> {
-        let here = self.here.clone();
-        let connection = self.connection().await?;
-        let query = sqlx::query(WAITED).bind(here.client);
-        let rows = query.fetch_all(&mut *connection).await.map_err(explain)?;
-        let now = here.now();
-        let mut unseen = self.desk.keys();
-        for (name, mut rules) in Record::many(rows, now)? {
-            let Some(at) = unseen.iter().position(|key| key.as_str() == name) else { continue };
-            let key = unseen.swap_remove(at);
-            let mut view = View::of(&rules, &here);
-            if prune(&mut rules, now) {
-                view.due = Moment::default();
-            }
-            self.desk.see(&key, &view);
-        }
-        // Nobody of ours waits there any more.
-        for key in unseen {
-            self.desk.see(&key, &View { queue: Vec::new(), due: Moment::NEVER });
-        }
-        Ok(())
-    }
-
-    /// Removes what the killed have left.
-    async fn sweep(&mut self) {
-        (self.made, self.swept) = (0, self.here.clock.now());
-        let over = self.here.now().wall;
-        let Ok(connection) = self.connection().await else { return };
-        let keys: Result<Vec<String>, _> =
-            sqlx::query_scalar(OVER).bind(over).fetch_all(connection).await;
-        let keys = keys.unwrap_or_default().into_iter().flat_map(Key::try_from).collect();
-        self.tidy(keys).await;
-    }
-
-    async fn tidy(&mut self, keys: Vec<Key>) {
-        let jobs = keys.into_iter().map(|key| Box::new(Tidy(key)) as Box<dyn Job>);
-        self.change(jobs.collect()).await;
     }
 }
 
