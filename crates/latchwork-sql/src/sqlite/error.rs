@@ -55,6 +55,11 @@ pub fn fault(error: &sqlx::Error) -> Fault {
     }
 }
 
+/// Whether another writer was in the way, and nothing else is wrong.
+pub fn is_busy(error: &Error) -> bool {
+    error.source.as_ref().and_then(code).is_some_and(|code| code == 5)
+}
+
 /// The primary result code: the lower byte of the extended one.
 fn code(error: &sqlx::Error) -> Option<i32> {
     let code = error.as_database_error()?.code()?;

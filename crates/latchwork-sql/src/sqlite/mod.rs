@@ -9,7 +9,7 @@ mod migrate;
 mod open;
 mod options;
 
-pub use error::{explain, fault};
+pub use error::{explain, fault, is_busy};
 pub use migrate::migrate;
-pub use open::{BEGIN, Sqlite};
+pub use open::{BEGIN, BUSY_TIMEOUT, Sqlite};
 pub use options::{Options, Synchronous};

@@ -18,7 +18,7 @@ use crate::{Error, Fault, Result};
 pub const BEGIN: &str = "BEGIN IMMEDIATE";
 
 /// How long a writer waits for another one.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 const READERS: u32 = 4;
 
@@ -179,12 +179,14 @@ fn check(options: &Options) -> Result<()> {
 /// Opens once and reads, so that what is wrong is told now. Turning the log on needs the file
 /// alone and does not wait for it, so it is tried again while others open it too.
 async fn first_look(options: &SqliteConnectOptions) -> Result<()> {
-    const TRIES: u32 = 200;
+    const TRIES: u32 = 100;
     const PAUSE: Duration = Duration::from_millis(25);
+    // As often as that, it must not also wait long each time.
+    let options = options.clone().busy_timeout(PAUSE);
     let mut tries = 0;
     loop {
         tries += 1;
-        match look(options).await {
+        match look(&options).await {
             Err(error) if error.fault == Fault::Temporary && tries < TRIES => {
                 tokio::time::sleep(PAUSE).await;
             }

@@ -30,6 +30,7 @@
 //! grants nothing any more to those who had it open.
 
 mod boot;
+mod builder;
 mod error;
 mod fence_gate;
 mod name;
@@ -39,6 +40,7 @@ mod release;
 mod schema;
 mod scripts;
 mod store;
+mod sweep;
 mod wait;
 mod watch;
 mod watcher;

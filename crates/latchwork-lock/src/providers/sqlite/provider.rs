@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use latchwork_sql::sqlite::{Options, Sqlite, migrate};
+use latchwork_sql::sqlite::{Options, Sqlite};
 use sqlx::SqlitePool;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 
 use super::boot::Here;
+use super::builder::Source;
 use super::error::{self, NAME};
-use super::record::{Asker, Record};
+use super::record::Asker;
 use super::release::{Later, Tidy, release};
-use super::schema::{LAYER, PAGE, SCHEMA, STEPS};
-use super::store::{Edit, Task, peek, prune};
-use super::watcher::{Failure, Order, Watcher, version};
+use super::schema::SCHEMA;
+use super::store::{Edit, Task, list, peek};
+use super::watcher::{Failure, Order};
 use super::{name, wait};
 use crate::rules::{CLAIM_WINDOW, Id, Reporter, Rules};
 use crate::{
@@ -44,13 +45,7 @@ use crate::{
 #[derive(Clone)]
 pub struct SqliteLockProvider {
     pub(super) here: Arc<Here>,
-    orders: UnboundedSender<Order>,
-}
-
-/// Where the database comes from.
-enum Source {
-    File(Options),
-    Pool(SqlitePool),
+    pub(super) orders: UnboundedSender<Order>,
 }
 
 impl SqliteLockProvider {
@@ -86,60 +81,6 @@ impl SqliteLockProvider {
     /// The tables, for whoever wants to make them, or see them, before.
     pub fn schema() -> &'static str {
         SCHEMA
-    }
-
-    async fn start(source: Source) -> Result<Self> {
-        const DURING: &str = "opening the database";
-        let (tell, told) = oneshot::channel();
-        let here = Arc::new(Here::new());
-        let (orders, queue) = unbounded_channel();
-        let provider = SqliteLockProvider { here: here.clone(), orders };
-        let no_thread = |e| Error::unavailable(NAME, DURING, format!("no thread: {e}"), None);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .map_err(no_thread)?;
-        let opened = async move {
-            let sqlite = match source {
-                Source::File(options) => Sqlite::open(&options).await?,
-                Source::Pool(pool) => Sqlite::from_pool(&pool).await?,
-            };
-            migrate(&sqlite, LAYER, STEPS).await?;
-            let mut connection = sqlite.connect().await?;
-            Ok::<_, Failure>(Watcher {
-                version: version(&mut connection).await?,
-                connection: Some(connection),
-                desk: Default::default(),
-                later: Default::default(),
-                failed: Moment::default(),
-                beat: Moment::default(),
-                ticked: Moment::default(),
-                made: 0,
-                swept: Moment::default(),
-                sqlite,
-                here,
-                orders: queue,
-            })
-        };
-        let run = move || {
-            runtime.block_on(async {
-                match opened.await {
-                    Ok(watcher) => {
-                        let _ = tell.send(Ok(()));
-                        watcher.run().await;
-                    }
-                    Err(failure) => {
-                        let _ = tell.send(Err(error::of(DURING, &failure)));
-                    }
-                }
-            });
-        };
-        std::thread::Builder::new()
-            .name("latchwork-sqlite".into())
-            .spawn(run)
-            .map_err(no_thread)?;
-        told.await.unwrap_or_else(|_| Err(error::gone(DURING)))?;
-        Ok(provider)
     }
 
     /// Whoever asks from here. How long it is believed to wait is set when it does.
@@ -316,41 +257,6 @@ impl LockProvider for SqliteLockProvider {
         let (tell, told) = oneshot::channel();
         if self.order(Order::Tell(tell)) {
             let _ = told.await;
-        }
-    }
-}
-
-/// One page, and keys of which nothing is left but rows.
-async fn list(
-    sqlite: Sqlite,
-    here: Arc<Here>,
-    prefix: String,
-    page: PageRequest,
-) -> Result<(Page, Vec<Key>), Failure> {
-    const STEP: i64 = 256;
-    let mut after = page.after.clone().unwrap_or_default();
-    let (mut found, mut over) = (Vec::new(), Vec::new());
-    loop {
-        let query = sqlx::query(PAGE).bind(&*prefix).bind(&*after).bind(STEP);
-        let rows =
-            query.fetch_all(sqlite.readers()).await.map_err(latchwork_sql::sqlite::explain)?;
-        let (now, report) = (here.now(), Reporter::new(&*here.clock));
-        let keys = Record::many(rows, now)?;
-        let more = keys.len() as i64 == STEP;
-        for (key, mut rules) in keys {
-            after.clone_from(&key);
-            if !key.starts_with(&prefix) {
-                return Ok((Page::cut(found, &page), over));
-            }
-            prune(&mut rules, now);
-            if !rules.is_empty() {
-                found.push(report.inspection(&key, &rules, Asker::label));
-            } else {
-                over.extend(Key::try_from(key));
-            }
-        }
-        if !more || found.len() > page.limit {
-            return Ok((Page::cut(found, &page), over));
         }
     }
 }

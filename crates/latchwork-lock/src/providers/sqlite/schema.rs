@@ -155,5 +155,8 @@ pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE 
 pub(super) const HEARTBEAT: &str = "\
     UPDATE latchwork_lock_waiter SET boot = ?2, alive_at = ?3, alive_ns = ?4 WHERE client = ?1";
 
+/// How long SQLite itself waits for another writer; see [`watcher`](super::watcher).
+pub(super) const SHORT_TIMEOUT: &str = "PRAGMA busy_timeout = 10";
+
 /// Changes when another connection has written.
 pub(super) const DATA_VERSION: &str = "PRAGMA data_version";

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use latchwork_sql::sqlite::explain;
+use latchwork_sql::sqlite::{Sqlite, explain};
 use sqlx::SqliteConnection;
 use tokio::sync::{Notify, oneshot};
 
@@ -11,10 +11,11 @@ use super::boot::{Here, Now};
 use super::error;
 use super::name::shard;
 use super::record::{Asker, Record};
-use super::schema::{LOAD, PEEK};
+use super::schema::{LOAD, PAGE, PEEK};
 use super::scripts::Script;
-use crate::rules::{Id, Rules};
-use crate::{Fence, Key, Moment, Result};
+use super::watcher::Failure;
+use crate::rules::{Id, Reporter, Rules};
+use crate::{Fence, Key, Moment, Page, PageRequest, Result};
 
 /// What a change may use: the time, read inside the transaction, and fences.
 pub(super) struct Edit<'a> {
@@ -40,9 +41,9 @@ pub(super) trait Job: Send {
     /// Called after the change that was made last, with how the key stands.
     fn settled(&mut self, rules: &Rules<Asker>, here: &Here);
     /// Whether to try once more after this failure.
-    fn tries_again(&mut self, error: &latchwork_sql::Error) -> bool;
+    fn tries_again(&mut self, error: &Failure) -> bool;
     /// Tells the answer.
-    fn finish(self: Box<Self>, failed: Option<&latchwork_sql::Error>);
+    fn finish(self: Box<Self>, failed: Option<&Failure>);
 }
 
 /// The usual job: a closure, and where its answer goes.
@@ -85,11 +86,11 @@ where
         }
     }
 
-    fn tries_again(&mut self, _: &latchwork_sql::Error) -> bool {
+    fn tries_again(&mut self, _: &Failure) -> bool {
         false
     }
 
-    fn finish(self: Box<Self>, failed: Option<&latchwork_sql::Error>) {
+    fn finish(self: Box<Self>, failed: Option<&Failure>) {
         let answer = match (failed, self.out) {
             (None, Some(out)) => Ok(out),
             (Some(failed), _) => Err(error::of(self.during, failed)),
@@ -124,7 +125,7 @@ pub(super) async fn edit(
     script: &mut Script,
     here: &Here,
     job: &mut dyn Job,
-) -> Result<View, latchwork_sql::Error> {
+) -> Result<View, Failure> {
     let key = job.key().clone();
     let shard = shard(key.as_str());
     script.put(LOAD).bind(key.as_str()).bind(key.as_str()).bind(shard);
@@ -149,7 +150,7 @@ pub(super) async fn peek(
     readers: &sqlx::SqlitePool,
     here: &Here,
     key: &Key,
-) -> Result<(Rules<Asker>, bool), latchwork_sql::Error> {
+) -> Result<(Rules<Asker>, bool), Failure> {
     let rows = sqlx::query(PEEK).bind(key.as_str()).fetch_all(readers).await.map_err(explain)?;
     let now = here.now();
     let mut rules = Record::of(&rows, now)?.rules;
@@ -162,4 +163,38 @@ pub(super) fn prune(rules: &mut Rules<Asker>, now: Now) -> bool {
     let before = rules.queue.len();
     rules.queue.retain(|w| w.extra.alive > now.moment);
     rules.expire(now.moment) || before != rules.queue.len()
+}
+
+/// One page, and keys of which nothing is left but rows.
+pub(super) async fn list(
+    sqlite: Sqlite,
+    here: Arc<Here>,
+    prefix: String,
+    page: PageRequest,
+) -> Result<(Page, Vec<Key>), Failure> {
+    const STEP: i64 = 256;
+    let mut after = page.after.clone().unwrap_or_default();
+    let (mut found, mut over) = (Vec::new(), Vec::new());
+    loop {
+        let query = sqlx::query(PAGE).bind(&*prefix).bind(&*after).bind(STEP);
+        let rows = query.fetch_all(sqlite.readers()).await.map_err(explain)?;
+        let (now, report) = (here.now(), Reporter::new(&*here.clock));
+        let keys = Record::many(rows, now)?;
+        let more = keys.len() as i64 == STEP;
+        for (key, mut rules) in keys {
+            after.clone_from(&key);
+            if !key.starts_with(&prefix) {
+                return Ok((Page::cut(found, &page), over));
+            }
+            prune(&mut rules, now);
+            if !rules.is_empty() {
+                found.push(report.inspection(&key, &rules, Asker::label));
+            } else {
+                over.extend(Key::try_from(key));
+            }
+        }
+        if !more || found.len() > page.limit {
+            return Ok((Page::cut(found, &page), over));
+        }
+    }
 }

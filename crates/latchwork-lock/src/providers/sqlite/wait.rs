@@ -12,7 +12,8 @@ use super::provider::SqliteLockProvider;
 use super::record::Asker;
 use super::release::Later;
 use super::store::Edit;
-use super::watcher::{ALIVE, Order};
+use super::watch::ALIVE;
+use super::watcher::Order;
 use crate::rules::{Id, Party, Reporter, Rules, Verdict};
 use crate::{AcquireRequest, Acquired, Clock, Holder, Key, Moment, Result, Wait};
 

@@ -1,13 +1,23 @@
-//! Who waits in this process, and what for.
+//! Who waits in this process and what for, and what is done for them at every tick.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
+use latchwork_sql::sqlite::{BUSY_TIMEOUT, explain, is_busy};
 use tokio::sync::Notify;
 
-use super::store::View;
+use super::record::Record;
+use super::schema::{HEARTBEAT, WAITED};
+use super::store::{View, prune};
+use super::watcher::{Failure, PAUSE, Watcher, version};
 use crate::rules::Id;
 use crate::{Key, Moment};
+
+/// How often waiters are said to be alive, and for how long that is believed: longer than a
+/// writer waits for another one, lest one outage empties the queue.
+const BEAT: Duration = Duration::from_secs(1);
+pub(super) const ALIVE: Duration = Duration::from_secs(8);
 
 /// Only the [thread](super::watcher) has it. Whoever is called leaves it, and signs in again if it
 /// then still has to wait; so nobody is left in it for ever.
@@ -24,11 +34,6 @@ struct Waited {
 impl Desk {
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
-    }
-
-    /// How many wait.
-    pub(super) fn len(&self) -> usize {
-        self.keys.values().map(|waited| waited.seats.len()).sum()
     }
 
     pub(super) fn join(&mut self, key: &Key, id: Id, notify: &Arc<Notify>) {
@@ -61,7 +66,7 @@ impl Desk {
         self.keys.iter().filter(|(_, w)| w.due <= now).map(|(key, _)| key.clone()).collect()
     }
 
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(super) fn keys(&self) -> HashSet<Key> {
         self.keys.keys().cloned().collect()
     }
 
@@ -70,5 +75,77 @@ impl Desk {
         for (_, waited) in self.keys.drain() {
             waited.seats.iter().for_each(|(_, notify)| notify.notify_one());
         }
+    }
+}
+
+impl Watcher {
+    /// What is done for those who wait here, and what failed before.
+    pub(super) async fn tick(&mut self) {
+        self.ticked = self.here.clock.now();
+        if !self.later.is_empty() && self.ticked >= self.failed.after(PAUSE) {
+            self.retry().await;
+        }
+        if self.desk.is_empty() {
+            return;
+        }
+        let beats = self.ticked >= self.beat.after(BEAT);
+        if let Err(failure) = self.look(beats).await {
+            if is_busy(&failure) && self.ticked < self.beat.after(BUSY_TIMEOUT) {
+                return; // the next tick is soon
+            }
+            // They ask, and are told what is wrong.
+            tracing::debug!(%failure, "waiters could not be looked after");
+            self.undo(failure).await;
+            self.desk.call_all();
+            return;
+        }
+        let due = self.desk.due(self.here.clock.now());
+        self.tidy(due).await;
+    }
+
+    /// Whether another process changed something for our waiters.
+    async fn look(&mut self, beats: bool) -> Result<(), Failure> {
+        let here = self.here.clone();
+        let connection = self.connection().await?;
+        let version = version(connection).await?;
+        if beats {
+            let until = here.now();
+            let until = until.stamp(until.moment.after(ALIVE));
+            let query = sqlx::query(HEARTBEAT).bind(here.client).bind(until.boot);
+            let query = query.bind(until.at).bind(until.ns);
+            query.execute(&mut *connection).await.map_err(explain)?;
+            self.beat = here.clock.now();
+        }
+        let changed = version != std::mem::replace(&mut self.version, version);
+        if changed || beats {
+            self.read().await?;
+        }
+        Ok(())
+    }
+
+    /// Calls those who are no longer in the file's queues: it is their turn, or this process was
+    /// stopped for longer than it was believed.
+    async fn read(&mut self) -> Result<(), Failure> {
+        let here = self.here.clone();
+        let connection = self.connection().await?;
+        let query = sqlx::query(WAITED).bind(here.client);
+        let rows = query.fetch_all(&mut *connection).await.map_err(explain)?;
+        let now = here.now();
+        let mut unseen = self.desk.keys();
+        for (name, mut rules) in Record::many(rows, now)? {
+            let Some(key) = Key::try_from(name).ok().and_then(|key| unseen.take(&key)) else {
+                continue;
+            };
+            let mut view = View::of(&rules, &here);
+            if prune(&mut rules, now) {
+                view.due = Moment::default();
+            }
+            self.desk.see(&key, &view);
+        }
+        // Nobody of ours waits there any more.
+        for key in unseen {
+            self.desk.see(&key, &View { queue: Vec::new(), due: Moment::NEVER });
+        }
+        Ok(())
     }
 }
