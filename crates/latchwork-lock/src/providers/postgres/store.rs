@@ -1,8 +1,10 @@
 //! Where the truth lives: the rows of a key, edited under its advisory lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use latchwork_sql::postgres::is_mixed_up;
 use parking_lot::Mutex;
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -13,6 +15,8 @@ use super::{error, schema};
 use crate::rules::Rules;
 use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
@@ -20,7 +24,7 @@ pub(super) struct Store {
     pub(super) pool: PgPool,
     /// Whether a connection keeps its session; not so behind pgbouncer in transaction mode, where
     /// prepared statements must not outlive a transaction.
-    pub(super) own_sessions: bool,
+    own_sessions: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Arc<str>,
@@ -59,7 +63,7 @@ impl Store {
     ) -> Self {
         Store {
             pool,
-            own_sessions,
+            own_sessions: AtomicBool::new(own_sessions),
             clock,
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
@@ -79,13 +83,15 @@ impl Store {
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let turn = record::number_of("latchwork_lock:", key.as_str());
-        let mut tx = self.begin(turn).await.map_err(wrong)?;
-        let row = sqlx::query(schema::LOAD)
-            .bind(key.as_str())
-            .persistent(self.own_sessions)
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(wrong)?;
+        let (mut tx, row) = loop {
+            let mut tx = self.begin(turn).await.map_err(wrong)?;
+            match self.query(schema::LOAD).bind(key.as_str()).fetch_one(&mut *tx).await {
+                Ok(row) => break (tx, row),
+                // Once more, and from now on without what a session would have to remember.
+                Err(error) if self.learns_from(&error) => {}
+                Err(error) => return Err(wrong(error)),
+            }
+        };
         let (now, fences, before) = loaded(during, &row)?;
         let mut rules =
             record::rules(&before, now).map_err(|what| error::unreadable(during, what))?;
@@ -107,14 +113,11 @@ impl Store {
             self.was_alive_at(before);
         }
         let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
-        sqlx::query(schema::SAVE)
-            .bind(key.as_str())
-            .bind(gone)
-            .bind(new)
-            .persistent(self.own_sessions)
-            .execute(&mut *tx)
-            .await
-            .map_err(wrong)?;
+        let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
+        save.execute(&mut *tx).await.map_err(|error| match self.learns_from(&error) {
+            true => error::again(during, error),
+            false => wrong(error),
+        })?;
         tx.commit().await.map_err(wrong)?;
         self.tell(&rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
@@ -164,7 +167,7 @@ impl Store {
         during: &'static str,
         key: &Key,
     ) -> Result<(Rules<Asker>, Moment)> {
-        let query = sqlx::query(schema::PEEK).bind(key.as_str());
+        let query = self.query(schema::PEEK).bind(key.as_str());
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
         viewed(during, row)
@@ -180,7 +183,7 @@ impl Store {
         // One more than wanted tells whether there is more.
         let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(i64::MAX);
         let after = page.after.clone().unwrap_or_default();
-        let query = sqlx::query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
+        let query = self.query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let mut keys: Vec<Inspection> = Vec::new();
         for row in rows {
@@ -193,21 +196,37 @@ impl Store {
 
     /// Keys with something that ran out, which nobody has asked for since.
     pub(super) async fn left_over(&self) -> sqlx::Result<Vec<Key>> {
-        let rows = self.read(sqlx::query(schema::SWEEP)).await?;
+        let rows = self.read(self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
     }
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
-    async fn read(
-        &self,
-        query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
-    ) -> sqlx::Result<Vec<PgRow>> {
-        let query = query.persistent(self.own_sessions);
+    async fn read(&self, query: Query<'_>) -> sqlx::Result<Vec<PgRow>> {
         let mut tx = self.pool.begin().await?;
         let rows = query.fetch_all(&mut *tx).await?;
         tx.commit().await?;
         Ok(rows)
+    }
+
+    /// A statement that the session remembers only where the session is ours. The driver would look
+    /// for it by its text among those that are remembered, so the text differs too.
+    fn query<'q>(&self, sql: &'static str) -> Query<'q> {
+        match self.has_own_sessions() {
+            true => sqlx::query(sql),
+            false => sqlx::query(AssertSqlSafe(format!("{sql} -- once"))).persistent(false),
+        }
+    }
+
+    /// Whether a connection keeps its session, as far as is known.
+    pub(super) fn has_own_sessions(&self) -> bool {
+        self.own_sessions.load(Ordering::Acquire)
+    }
+
+    /// A pooler that looked honest when it was asked gives itself away by this error; true when
+    /// that is news.
+    fn learns_from(&self, error: &sqlx::Error) -> bool {
+        is_mixed_up(error) && self.own_sessions.swap(false, Ordering::AcqRel)
     }
 
     /// Whether the server will count this process as alive for a while yet.
