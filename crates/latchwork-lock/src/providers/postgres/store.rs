@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::record::{self, Asker, Row};
 use super::watch::Desk;
 use super::{error, schema};
-use crate::rules::Rules;
-use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::rules::{Id, Rules};
+use crate::{Clock, Fence, Inspection, Key, Mode, Moment, Owner, Page, PageRequest, Result};
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
@@ -32,6 +32,16 @@ pub(super) struct Store {
     pub(super) desk: Arc<Desk>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
+}
+
+/// A request for a key, as far as one message can carry it.
+pub(super) struct Take<'a> {
+    pub(super) key: &'a Key,
+    pub(super) id: Id,
+    pub(super) mode: Mode,
+    pub(super) owner: Option<&'a Owner>,
+    pub(super) note: Option<&'a str>,
+    pub(super) ttl: Duration,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -82,13 +92,14 @@ impl Store {
         change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T,
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
-        let turn = record::number_of("latchwork_lock:", key.as_str());
+        let turn = turn(key);
         let (mut tx, row) = loop {
             let mut tx = self.begin(turn).await.map_err(wrong)?;
+            let trusted = self.has_own_sessions();
             match self.query(schema::LOAD).bind(key.as_str()).fetch_one(&mut *tx).await {
                 Ok(row) => break (tx, row),
                 // Once more, and from now on without what a session would have to remember.
-                Err(error) if self.learns_from(&error) => {}
+                Err(error) if trusted && self.learns_from(&error) => {}
                 Err(error) => return Err(wrong(error)),
             }
         };
@@ -106,11 +117,11 @@ impl Store {
             return Ok((out, rules, now));
         }
         let joins = new.iter().any(|row| row.waits_in(&self.client));
-        if joins && !self.is_alive() {
-            let before = self.clock.now();
+        let beats = joins && !self.is_alive();
+        let begun = self.clock.now();
+        if beats {
             let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
             sqlx::raw_sql(beat).execute(&mut *tx).await.map_err(wrong)?;
-            self.was_alive_at(before);
         }
         let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
         let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
@@ -119,8 +130,58 @@ impl Store {
             false => wrong(error),
         })?;
         tx.commit().await.map_err(wrong)?;
+        if beats {
+            self.was_alive_at(begun);
+        }
         self.tell(&rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
+    }
+
+    /// Takes a key that nobody uses, in one message; none where the rules must decide.
+    pub(super) async fn take(&self, during: &'static str, ask: &Take<'_>) -> Result<Option<Fence>> {
+        let query = sqlx::query(schema::TAKE)
+            .bind(turn(ask.key))
+            .bind(ask.key.as_str())
+            .bind(record::hex(ask.id))
+            .bind(ask.mode == Mode::Shared)
+            .bind(ask.owner.map(Owner::as_str))
+            .bind(ask.note)
+            .bind(&*self.process)
+            .bind(&*self.client)
+            .bind(record::ttl_micros(ask.ttl));
+        // Whether a lost question was heard, the rules will see by its id.
+        let drawn: Option<i64> = self.short(during, query).await?.unwrap_or(None);
+        Ok(drawn.map(record::fence_of))
+    }
+
+    /// Gives back a key that nobody else uses, in one message: whether it was held; none where the
+    /// rules must decide.
+    pub(super) async fn give_back(
+        &self,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<Result<Option<bool>>> {
+        let query =
+            sqlx::query(schema::DROP).bind(turn(key)).bind(key.as_str()).bind(record::hex(id));
+        self.short(during, query).await
+    }
+
+    /// One statement as a transaction of its own; none where a pooler might give its parts to
+    /// two sessions. The inner error is a connection that died, perhaps long before: whether it was
+    /// heard is not known.
+    async fn short<T>(&self, during: &'static str, query: Query<'_>) -> Result<Result<Option<T>>>
+    where
+        Option<T>: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        if !self.has_own_sessions() {
+            return Ok(Ok(None));
+        }
+        match query.fetch_one(&self.pool).await.and_then(|row| row.try_get(0)) {
+            Err(error) if self.learns_from(&error) => Ok(Ok(None)),
+            Err(error) if is_broken(&error) => Ok(Err(error::driver(during, error))),
+            out => out.map(Ok).map_err(|e| error::driver(during, e)),
+        }
     }
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
@@ -223,10 +284,13 @@ impl Store {
         self.own_sessions.load(Ordering::Acquire)
     }
 
-    /// A pooler that looked honest when it was asked gives itself away by this error; true when
-    /// that is news.
+    /// Whether this error gives a pooler away that looked honest when it was asked.
     fn learns_from(&self, error: &sqlx::Error) -> bool {
-        is_mixed_up(error) && self.own_sessions.swap(false, Ordering::AcqRel)
+        let mixed_up = is_mixed_up(error);
+        if mixed_up {
+            self.own_sessions.store(false, Ordering::Release);
+        }
+        mixed_up
     }
 
     /// Whether the server will count this process as alive for a while yet.
@@ -237,6 +301,11 @@ impl Store {
     pub(super) fn was_alive_at(&self, moment: Moment) {
         *self.alive_until.lock() = moment.after(ALIVE);
     }
+}
+
+/// The number of a key's advisory lock.
+fn turn(key: &Key) -> i64 {
+    record::number_of("latchwork_lock:", key.as_str())
 }
 
 /// Whether the connection is gone and nothing was done.
