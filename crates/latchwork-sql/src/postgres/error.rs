@@ -13,6 +13,13 @@ pub fn explain(error: Driver) -> Error {
     Error { fault, message, source: Some(error) }
 }
 
+/// Whether statements of others were found where ours should be, as behind a pooler that lends
+/// sessions. Nothing was done then.
+pub fn is_mixed_up(error: &Driver) -> bool {
+    let told = error.as_database_error().and_then(|told| told.code());
+    matches!(told.as_deref(), Some("26000" | "42P05"))
+}
+
 fn verdict(error: &Driver) -> (Fault, String) {
     use Fault::{Permanent, Temporary};
     match error {

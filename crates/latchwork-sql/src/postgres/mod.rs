@@ -4,6 +4,6 @@ mod error;
 mod migrate;
 mod open;
 
-pub use error::explain;
+pub use error::{explain, is_mixed_up};
 pub use migrate::migrate;
 pub use open::{Server, Settings, check, open, options};

@@ -21,6 +21,12 @@ pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
     }
 }
 
+/// An error that will not come again: what to avoid is known now.
+pub(super) fn again(during: &'static str, error: sqlx::Error) -> Error {
+    let reason = "a pooler lends the sessions, as pgbouncer does; that is known from now on";
+    Error::unavailable(NAME, during, reason, Some(Box::new(error)))
+}
+
 /// A row that another program must have written.
 pub(super) fn unreadable(during: &'static str, what: impl std::fmt::Display) -> Error {
     Error::backend(

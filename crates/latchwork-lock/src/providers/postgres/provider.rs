@@ -135,7 +135,14 @@ impl LockProvider for PostgresLockProvider {
         const DECLARED: Capabilities = Capabilities::of(&Capability::ALL)
             .with_granularity(Duration::from_millis(500))
             .with_claim_window(CLAIM_WINDOW);
-        DECLARED
+        if self.store.has_own_sessions() {
+            return DECLARED;
+        }
+        let heard = Capability::ALL.into_iter().filter(|c| *c != Capability::Notification);
+        heard
+            .fold(Capabilities::NONE, Capabilities::with)
+            .with_granularity(DECLARED.granularity())
+            .with_claim_window(DECLARED.claim_window())
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -149,8 +149,7 @@ impl Row {
             note: party.note.clone(),
             process: party.extra.process.clone(),
             client: party.extra.client.clone(),
-            // Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
-            ttl_us: i64::try_from(party.ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX),
+            ttl_us: ttl_micros(party.ttl),
             since_us: micros(party.since),
             place: None,
             until_us: None,
@@ -203,6 +202,11 @@ pub(super) fn number_of(room: &str, name: &str) -> i64 {
 /// not be compared with one of the provider's clock.
 pub(super) fn moment(micros: i64) -> Moment {
     Moment::from_nanos(micros.max(0).unsigned_abs().saturating_mul(1_000))
+}
+
+/// Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
+pub(super) fn ttl_micros(ttl: Duration) -> i64 {
+    i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// Rounded up, like the ttl.

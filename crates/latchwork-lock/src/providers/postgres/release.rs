@@ -68,6 +68,11 @@ async fn try_release(store: &Store, key: &Key, id: Id) {
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
+    let lost = match store.give_back("releasing", key, id).await? {
+        Ok(Some(held)) => return Ok(held),
+        Ok(None) => None,
+        Err(lost) => Some(lost),
+    };
     let change = |rules: &mut crate::rules::Rules<_>, _: &mut _| {
         let held = rules.release(id).is_some();
         if !held {
@@ -75,5 +80,10 @@ pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
         }
         held
     };
-    Ok(store.edit("releasing", key, change).await?.0)
+    let held = store.edit("releasing", key, change).await?.0;
+    match lost {
+        // Ended by the question whose answer was lost, or before: it cannot be told.
+        Some(lost) if !held => Err(lost),
+        _ => Ok(held),
+    }
 }

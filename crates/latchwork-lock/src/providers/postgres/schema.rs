@@ -42,6 +42,47 @@ CREATE TABLE latchwork_lock_client (
     alive_us bigint NOT NULL
 );
 
+-- The way of nearly every lease, in one message: a key that nobody uses is taken, one that nobody
+-- waits for is given back. Null: it is more than that, and the rules must decide. Each statement
+-- inside sees what was committed before it, which only holds under READ COMMITTED.
+CREATE FUNCTION latchwork_lock_take(turn bigint, k text, i text, is_shared boolean, o text, n text,
+        p text, c text, ttl bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint;
+    drawn bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(turn);
+    IF current_setting('transaction_isolation') <> 'read committed'
+            OR EXISTS (SELECT 1 FROM latchwork_lock WHERE key = k) THEN
+        RETURN NULL;
+    END IF;
+    now_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    drawn := nextval('latchwork_lock_fence');
+    INSERT INTO latchwork_lock
+        (key, id, shared, owner, note, process, client, ttl_us, since_us, fence, expires_us, claimed)
+        VALUES (k, i, is_shared, o, n, p, c, ttl, now_us, drawn, now_us + ttl, true);
+    RETURN drawn;
+END $$;
+
+-- A release that a crash takes back costs time, and no promise: it need not wait for the disk.
+CREATE FUNCTION latchwork_lock_drop(turn bigint, k text, i text)
+        RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    was_held boolean;
+BEGIN
+    PERFORM pg_advisory_xact_lock(turn);
+    IF current_setting('transaction_isolation') <> 'read committed'
+            OR EXISTS (SELECT 1 FROM latchwork_lock WHERE key = k AND id <> i) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM set_config('synchronous_commit', 'off', true);
+    DELETE FROM latchwork_lock WHERE key = k AND id = i
+        RETURNING fence IS NOT NULL
+            AND expires_us > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        INTO was_held;
+    RETURN coalesce(was_held, false);
+END $$;
+
 -- The newest fence that was seen with a write (see PostgresFenceGate).
 CREATE TABLE latchwork_fence_gate (
     key text COLLATE "C" PRIMARY KEY,
@@ -58,6 +99,12 @@ pub(super) fn begin(turn: i64) -> String {
          SELECT pg_advisory_xact_lock({turn})"
     )
 }
+
+/// Takes a key that nobody uses.
+pub(super) const TAKE: &str = "SELECT latchwork_lock_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+
+/// Gives back a key that nobody else uses.
+pub(super) const DROP: &str = "SELECT latchwork_lock_drop($1, $2, $3)";
 
 /// The time, enough fences for whatever an edit may grant, and the rows of a key. It comes after
 /// the lock as a statement of its own, so it sees what the one before has committed.

@@ -1,8 +1,10 @@
 //! Where the truth lives: the rows of a key, edited under its advisory lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use latchwork_sql::postgres::is_mixed_up;
 use parking_lot::Mutex;
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -10,8 +12,10 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::record::{self, Asker, Row};
 use super::watch::Desk;
 use super::{error, schema};
-use crate::rules::Rules;
-use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::rules::{Id, Rules};
+use crate::{Clock, Fence, Inspection, Key, Mode, Moment, Owner, Page, PageRequest, Result};
+
+type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);
@@ -20,7 +24,7 @@ pub(super) struct Store {
     pub(super) pool: PgPool,
     /// Whether a connection keeps its session; not so behind pgbouncer in transaction mode, where
     /// prepared statements must not outlive a transaction.
-    pub(super) own_sessions: bool,
+    own_sessions: AtomicBool,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Arc<str>,
@@ -28,6 +32,16 @@ pub(super) struct Store {
     pub(super) desk: Arc<Desk>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
+}
+
+/// A request for a key, as far as one message can carry it.
+pub(super) struct Take<'a> {
+    pub(super) key: &'a Key,
+    pub(super) id: Id,
+    pub(super) mode: Mode,
+    pub(super) owner: Option<&'a Owner>,
+    pub(super) note: Option<&'a str>,
+    pub(super) ttl: Duration,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -59,7 +73,7 @@ impl Store {
     ) -> Self {
         Store {
             pool,
-            own_sessions,
+            own_sessions: AtomicBool::new(own_sessions),
             clock,
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
@@ -78,14 +92,17 @@ impl Store {
         change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T,
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
-        let turn = record::number_of("latchwork_lock:", key.as_str());
-        let mut tx = self.begin(turn).await.map_err(wrong)?;
-        let row = sqlx::query(schema::LOAD)
-            .bind(key.as_str())
-            .persistent(self.own_sessions)
-            .fetch_one(&mut *tx)
-            .await
-            .map_err(wrong)?;
+        let turn = turn(key);
+        let (mut tx, row) = loop {
+            let mut tx = self.begin(turn).await.map_err(wrong)?;
+            let trusted = self.has_own_sessions();
+            match self.query(schema::LOAD).bind(key.as_str()).fetch_one(&mut *tx).await {
+                Ok(row) => break (tx, row),
+                // Once more, and from now on without what a session would have to remember.
+                Err(error) if trusted && self.learns_from(&error) => {}
+                Err(error) => return Err(wrong(error)),
+            }
+        };
         let (now, fences, before) = loaded(during, &row)?;
         let mut rules =
             record::rules(&before, now).map_err(|what| error::unreadable(during, what))?;
@@ -100,24 +117,71 @@ impl Store {
             return Ok((out, rules, now));
         }
         let joins = new.iter().any(|row| row.waits_in(&self.client));
-        if joins && !self.is_alive() {
-            let before = self.clock.now();
+        let beats = joins && !self.is_alive();
+        let begun = self.clock.now();
+        if beats {
             let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
             sqlx::raw_sql(beat).execute(&mut *tx).await.map_err(wrong)?;
-            self.was_alive_at(before);
         }
         let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
-        sqlx::query(schema::SAVE)
-            .bind(key.as_str())
-            .bind(gone)
-            .bind(new)
-            .persistent(self.own_sessions)
-            .execute(&mut *tx)
-            .await
-            .map_err(wrong)?;
+        let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
+        save.execute(&mut *tx).await.map_err(|error| match self.learns_from(&error) {
+            true => error::again(during, error),
+            false => wrong(error),
+        })?;
         tx.commit().await.map_err(wrong)?;
+        if beats {
+            self.was_alive_at(begun);
+        }
         self.tell(&rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
+    }
+
+    /// Takes a key that nobody uses, in one message; none where the rules must decide.
+    pub(super) async fn take(&self, during: &'static str, ask: &Take<'_>) -> Result<Option<Fence>> {
+        let query = sqlx::query(schema::TAKE)
+            .bind(turn(ask.key))
+            .bind(ask.key.as_str())
+            .bind(record::hex(ask.id))
+            .bind(ask.mode == Mode::Shared)
+            .bind(ask.owner.map(Owner::as_str))
+            .bind(ask.note)
+            .bind(&*self.process)
+            .bind(&*self.client)
+            .bind(record::ttl_micros(ask.ttl));
+        // Whether a lost question was heard, the rules will see by its id.
+        let drawn: Option<i64> = self.short(during, query).await?.unwrap_or(None);
+        Ok(drawn.map(record::fence_of))
+    }
+
+    /// Gives back a key that nobody else uses, in one message: whether it was held; none where the
+    /// rules must decide.
+    pub(super) async fn give_back(
+        &self,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<Result<Option<bool>>> {
+        let query =
+            sqlx::query(schema::DROP).bind(turn(key)).bind(key.as_str()).bind(record::hex(id));
+        self.short(during, query).await
+    }
+
+    /// One statement as a transaction of its own; none where a pooler might give its parts to
+    /// two sessions. The inner error is a connection that died, perhaps long before: whether it was
+    /// heard is not known.
+    async fn short<T>(&self, during: &'static str, query: Query<'_>) -> Result<Result<Option<T>>>
+    where
+        Option<T>: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+    {
+        if !self.has_own_sessions() {
+            return Ok(Ok(None));
+        }
+        match query.fetch_one(&self.pool).await.and_then(|row| row.try_get(0)) {
+            Err(error) if self.learns_from(&error) => Ok(Ok(None)),
+            Err(error) if is_broken(&error) => Ok(Err(error::driver(during, error))),
+            out => out.map(Ok).map_err(|e| error::driver(during, e)),
+        }
     }
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
@@ -164,7 +228,7 @@ impl Store {
         during: &'static str,
         key: &Key,
     ) -> Result<(Rules<Asker>, Moment)> {
-        let query = sqlx::query(schema::PEEK).bind(key.as_str());
+        let query = self.query(schema::PEEK).bind(key.as_str());
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
         viewed(during, row)
@@ -180,7 +244,7 @@ impl Store {
         // One more than wanted tells whether there is more.
         let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(i64::MAX);
         let after = page.after.clone().unwrap_or_default();
-        let query = sqlx::query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
+        let query = self.query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let mut keys: Vec<Inspection> = Vec::new();
         for row in rows {
@@ -193,21 +257,40 @@ impl Store {
 
     /// Keys with something that ran out, which nobody has asked for since.
     pub(super) async fn left_over(&self) -> sqlx::Result<Vec<Key>> {
-        let rows = self.read(sqlx::query(schema::SWEEP)).await?;
+        let rows = self.read(self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
     }
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
-    async fn read(
-        &self,
-        query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
-    ) -> sqlx::Result<Vec<PgRow>> {
-        let query = query.persistent(self.own_sessions);
+    async fn read(&self, query: Query<'_>) -> sqlx::Result<Vec<PgRow>> {
         let mut tx = self.pool.begin().await?;
         let rows = query.fetch_all(&mut *tx).await?;
         tx.commit().await?;
         Ok(rows)
+    }
+
+    /// A statement that the session remembers only where the session is ours. The driver would look
+    /// for it by its text among those that are remembered, so the text differs too.
+    fn query<'q>(&self, sql: &'static str) -> Query<'q> {
+        match self.has_own_sessions() {
+            true => sqlx::query(sql),
+            false => sqlx::query(AssertSqlSafe(format!("{sql} -- once"))).persistent(false),
+        }
+    }
+
+    /// Whether a connection keeps its session, as far as is known.
+    pub(super) fn has_own_sessions(&self) -> bool {
+        self.own_sessions.load(Ordering::Acquire)
+    }
+
+    /// Whether this error gives a pooler away that looked honest when it was asked.
+    fn learns_from(&self, error: &sqlx::Error) -> bool {
+        let mixed_up = is_mixed_up(error);
+        if mixed_up {
+            self.own_sessions.store(false, Ordering::Release);
+        }
+        mixed_up
     }
 
     /// Whether the server will count this process as alive for a while yet.
@@ -218,6 +301,11 @@ impl Store {
     pub(super) fn was_alive_at(&self, moment: Moment) {
         *self.alive_until.lock() = moment.after(ALIVE);
     }
+}
+
+/// The number of a key's advisory lock.
+fn turn(key: &Key) -> i64 {
+    record::number_of("latchwork_lock:", key.as_str())
 }
 
 /// Whether the connection is gone and nothing was done.

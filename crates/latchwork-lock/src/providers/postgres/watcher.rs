@@ -82,7 +82,8 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
         let tick = match store.desk.tick() {
             None => Duration::MAX,
             Some(_) if store.desk.hears.load(Ordering::Acquire) => FALLBACK,
-            Some(tick) => tick.clamp(SHORTEST_TICK, FALLBACK),
+            // Twice a tick: it is one small statement for all, and others wait behind ours.
+            Some(tick) => (tick / 2).clamp(SHORTEST_TICK, FALLBACK),
         };
         if tick != Duration::MAX {
             store.desk.idle.store(false, Ordering::Release);
@@ -142,7 +143,12 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
 /// Listens on a connection of its own, and again when that is lost.
 async fn listen(store: Arc<Store>) {
     const NO_NOTICES: &str = "lock waiters hear no notices: they look at every tick";
-    if !store.own_sessions {
+    // Asked again, now that it matters: a pooler may have looked honest by chance.
+    let lent = match latchwork_sql::postgres::check(&store.pool).await {
+        Ok(server) => server.lends_sessions,
+        Err(_) => false,
+    };
+    if lent || !store.has_own_sessions() {
         // Not even tried: the notices would go to whoever has the session then.
         tracing::warn!(reason = "a pooler lends the sessions, as pgbouncer does", "{NO_NOTICES}");
         return;
