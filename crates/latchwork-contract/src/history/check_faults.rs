@@ -163,7 +163,10 @@ fn who_is_stopped_or_broken_in_the_queue_may_be_passed() {
     };
     assert_eq!(passed(STOPS, 0, GOES), []);
     assert_eq!(passed(ended(9, 2), 1, ended(9, 2)), []);
-    // Stopped after all that, or another was.
+    let stalled = |since| What::Stalled { since: Moment::from_nanos(since) };
+    assert_eq!(passed(GOES, 0, stalled(3)), []);
+    assert_eq!(passed(GOES, 0, stalled(0)), []);
+    // Another was stopped.
     assert_eq!(passed(GOES, 0, What::ProcessStops { who: 2 }), [Rule::Order]);
 }
 

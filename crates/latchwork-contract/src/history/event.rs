@@ -80,6 +80,12 @@ pub enum What {
         /// When the break was about to be sent.
         since: Moment,
     },
+    /// Somebody saw that the backend answered nobody for a while, as where a disk is busy: what
+    /// was offered meanwhile may have passed on to others.
+    Stalled {
+        /// Since when.
+        since: Moment,
+    },
     /// A process is about to end or to be killed: what it holds may be free from here on.
     ProcessEnds {
         /// Which; not called `process`, as the witness is in an event.

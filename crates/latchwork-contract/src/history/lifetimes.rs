@@ -168,6 +168,7 @@ impl<'a> Lifetime<'a> {
             What::Asked { .. }
             | What::Resuming { .. }
             | What::Broken { .. }
+            | What::Stalled { .. }
             | What::Written { .. }
             | What::ProcessEnds { .. }
             | What::ProcessStops { .. }
@@ -190,7 +191,9 @@ impl<'a> Lifetime<'a> {
         }
         // Who stands still does not claim what it is offered, and that passes on.
         let answer = self.answered.map_or(self.deadline, |answer| answer.at);
-        if processes.stopped(self.asked.process, self.asked.at, answer) {
+        if processes.stopped(self.asked.process, self.asked.at, answer)
+            || processes.stalled(self.asked.at, answer)
+        {
             self.queued = None;
         }
     }

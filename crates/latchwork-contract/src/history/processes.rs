@@ -1,4 +1,4 @@
-//! When the processes of a history were killed and stopped.
+//! When the processes of a history were killed, stopped and held up.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,7 @@ use super::{Event, What};
 pub(super) struct Processes {
     ends: BTreeMap<u32, Moment>,
     stops: BTreeMap<u32, Vec<(Moment, Moment)>>,
+    stalls: Vec<(Moment, Moment)>,
 }
 
 impl Processes {
@@ -29,6 +30,7 @@ impl Processes {
                         stop.1 = event.at;
                     }
                 }
+                What::Stalled { since } => found.stalls.push((since, event.at)),
                 _ => {}
             }
         }
@@ -43,6 +45,15 @@ impl Processes {
     /// Whether it was stopped at any time in this stretch.
     pub(super) fn stopped(&self, process: u32, from: Moment, to: Moment) -> bool {
         let stops = self.stops.get(&process);
-        stops.is_some_and(|stops| stops.iter().any(|(stop, go)| *stop <= to && *go >= from))
+        stops.is_some_and(|stops| touch(stops, from, to))
     }
+
+    /// Whether everybody was held up at any time in this stretch.
+    pub(super) fn stalled(&self, from: Moment, to: Moment) -> bool {
+        touch(&self.stalls, from, to)
+    }
+}
+
+fn touch(stretches: &[(Moment, Moment)], from: Moment, to: Moment) -> bool {
+    stretches.iter().any(|(begin, end)| *begin <= to && *end >= from)
 }

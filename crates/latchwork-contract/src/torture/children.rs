@@ -67,15 +67,15 @@ impl<'a> Crew<'a> {
         self.add();
     }
 
-    /// SIGSTOP; whoever is stopped already stays so for longer.
+    /// SIGSTOP, unless it stands still already.
     pub(super) fn stop(&mut self, victim: usize, span: Duration) {
         let until = self.stage.now().after(span);
         let worker = &mut self.workers[victim];
         if worker.stopped.is_none() {
             self.stage.record("", 0, What::ProcessStops { who: worker.number });
             worker.signal(Signal::STOP);
+            worker.stopped = Some(until);
         }
-        worker.stopped = Some(until);
     }
 
     /// SIGCONT for all whose time has come.

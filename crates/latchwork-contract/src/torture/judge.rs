@@ -33,6 +33,8 @@ pub struct Report {
     pub ended: usize,
     /// Processes that were stopped for a while.
     pub stopped: usize,
+    /// Times when the backend answered nobody.
+    pub stalled: usize,
 }
 
 /// How many violations are shown; there are more in the histories.
@@ -132,6 +134,7 @@ impl Report {
                 What::Failed => &mut report.failed,
                 What::ProcessEnds { .. } => &mut report.ended,
                 What::ProcessStops { .. } => &mut report.stopped,
+                What::Stalled { .. } => &mut report.stalled,
                 _ => continue,
             };
             *count += 1;

@@ -47,7 +47,7 @@ impl Torture {
             tasks: var("LATCHWORK_TORTURE_TASKS").unwrap_or(4),
             keys: var("LATCHWORK_TORTURE_KEYS").unwrap_or(8),
             unit: Duration::from_millis(300),
-            slack: Duration::from_secs(5),
+            slack: Duration::from_secs(10),
         }
     }
 

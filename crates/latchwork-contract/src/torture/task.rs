@@ -115,8 +115,10 @@ fn granted(stage: &Stage, request: u64, held: &Held) {
 }
 
 /// An outage is no fault of the locks; anything else is.
+#[expect(clippy::print_stderr, reason = "a worker's errors go to a file beside its history")]
 fn failed(stage: &Stage, key: &str, request: u64, error: &Error) {
     assert!(error.is_temporary(), "request {request:x} for {key:?}: {error}");
+    eprintln!("request {request:x} for {key:?}: {error}");
     stage.record(key, request, What::Failed);
 }
 

@@ -1,17 +1,28 @@
-//! Sees who stands in which queue.
+//! Sees who stands in which queue, and when nobody gets an answer.
 
 use std::time::Duration;
 
 use super::stage::Stage;
 use crate::history::What;
 
+/// From how long a silence on it counts. An offer lapses after two seconds (L5), of which this
+/// may be a part.
+const SILENCE: Duration = Duration::from_millis(500);
+
 /// Writes down everybody in every queue, until the run is over.
+///
+/// One key after another, so that whatever holds up a part of the backend holds up this, too.
 pub(super) async fn watch(stage: &Stage) {
+    let mut looked = stage.now();
     while !stage.is_over() {
         for key in &stage.keys {
+            let seen = stage.locks.inspect(key).await;
+            if stage.now().since(looked) > SILENCE {
+                stage.record("", 0, What::Stalled { since: looked });
+            }
+            looked = stage.now();
             // An outage is the business of those who ask.
-            let Ok(found) = stage.locks.inspect(key).await else { continue };
-            for waiter in found.waiters {
+            for waiter in seen.into_iter().flat_map(|seen| seen.waiters) {
                 if let Some(request) = waiter.note.and_then(|note| note.parse().ok()) {
                     stage.record(key, request, What::Queued { position: waiter.position });
                 }
