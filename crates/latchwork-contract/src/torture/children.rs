@@ -24,8 +24,15 @@ pub(super) struct Crew<'a> {
 struct Worker {
     number: u32,
     child: Child,
-    /// Until when it stands still.
-    stopped: Option<Moment>,
+    stopped: Option<Stop>,
+}
+
+/// A worker stands still.
+struct Stop {
+    since: Moment,
+    until: Moment,
+    /// It had the backend to itself when it was stopped, and everybody waits for it.
+    in_the_way: bool,
 }
 
 impl<'a> Crew<'a> {
@@ -64,27 +71,32 @@ impl<'a> Crew<'a> {
         self.look(&mut worker);
         self.stage.record("", 0, What::ProcessEnds { who: worker.number });
         worker.kill();
+        if let Some(stop) = worker.stopped.filter(|stop| stop.in_the_way) {
+            self.stage.record("", 0, What::Stalled { since: stop.since });
+        }
         self.add();
     }
 
-    /// SIGSTOP, unless it stands still already.
-    pub(super) fn stop(&mut self, victim: usize, span: Duration) {
-        let until = self.stage.now().after(span);
+    /// SIGSTOP, unless it stands still already. `stuck` tells whether others can still edit.
+    pub(super) fn stop(&mut self, victim: usize, span: Duration, stuck: impl FnOnce() -> bool) {
+        let since = self.stage.now();
         let worker = &mut self.workers[victim];
         if worker.stopped.is_none() {
             self.stage.record("", 0, What::ProcessStops { who: worker.number });
             worker.signal(Signal::STOP);
-            worker.stopped = Some(until);
+            worker.stopped = Some(Stop { since, until: since.after(span), in_the_way: stuck() });
         }
     }
 
     /// SIGCONT for all whose time has come.
     pub(super) fn go_on(&mut self, now: Moment) {
         for worker in &mut self.workers {
-            if worker.stopped.is_some_and(|until| until <= now) {
-                worker.stopped = None;
+            if let Some(stop) = worker.stopped.take_if(|stop| stop.until <= now) {
                 worker.signal(Signal::CONT);
                 self.stage.record("", 0, What::ProcessGoes { who: worker.number });
+                if stop.in_the_way {
+                    self.stage.record("", 0, What::Stalled { since: stop.since });
+                }
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use latchwork_lock::Result;
+use futures::future::join_all;
+use latchwork_lock::{Fence, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -31,7 +32,8 @@ pub(super) fn make(
             0..4 => crew.kill(victim),
             // Past the longest ttl, or only past some. Half of them go on in any case.
             4..7 if crew.stopped() * 2 < crew.len() => {
-                crew.stop(victim, unit.mul_f64(chance.random_range(0.5..4.0)));
+                let span = unit.mul_f64(chance.random_range(0.5..4.0));
+                crew.stop(victim, span, || runtime.block_on(is_stuck(stage)));
             }
             _ => runtime.block_on(break_one(stage, chance)),
         }
@@ -75,4 +77,12 @@ async fn break_seen(stage: &Stage, key: &str) -> Result<Vec<latchwork_lock::Hold
     let Some(holder) = seen.holders.first() else { return Ok(Vec::new()) };
     let broken = stage.locks.break_lease(key, holder.fence).await?;
     Ok(broken.into_iter().collect())
+}
+
+/// Whether an edit waits for somebody, tried by one that changes nothing: no lease has fence 0.
+/// Who stops in the middle of an edit may hold up all others, and what they are offered lapses.
+async fn is_stuck(stage: &Stage) -> bool {
+    let try_all = stage.keys.iter().map(|key| stage.locks.break_lease(key, Fence::new(0)));
+    let patience = stage.part.torture.unit / 4;
+    tokio::time::timeout(patience, join_all(try_all)).await.is_err()
 }

@@ -46,7 +46,7 @@ impl Torture {
             processes: var("LATCHWORK_TORTURE_PROCESSES").unwrap_or(4),
             tasks: var("LATCHWORK_TORTURE_TASKS").unwrap_or(4),
             keys: var("LATCHWORK_TORTURE_KEYS").unwrap_or(8),
-            unit: Duration::from_millis(300),
+            unit: Duration::from_millis(400),
             slack: Duration::from_secs(10),
         }
     }

@@ -5,19 +5,18 @@ use std::time::Duration;
 use super::stage::Stage;
 use crate::history::What;
 
-/// From how long a silence on it counts. An offer lapses after two seconds (L5), of which this
-/// may be a part.
-const SILENCE: Duration = Duration::from_millis(500);
-
 /// Writes down everybody in every queue, until the run is over.
 ///
-/// One key after another, so that whatever holds up a part of the backend holds up this, too.
+/// One key after another, so that whatever holds up a part of the backend holds up this, too. An
+/// offer lapses after two seconds, or after the ttl where that is shorter: a silence of half the
+/// shortest one is worth writing down.
 pub(super) async fn watch(stage: &Stage) {
+    let silence = stage.part.torture.unit / 2;
     let mut looked = stage.now();
     while !stage.is_over() {
         for key in &stage.keys {
             let seen = stage.locks.inspect(key).await;
-            if stage.now().since(looked) > SILENCE {
+            if stage.now().since(looked) > silence {
                 stage.record("", 0, What::Stalled { since: looked });
             }
             looked = stage.now();
