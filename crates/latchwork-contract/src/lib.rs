@@ -21,7 +21,8 @@
 //! declares.
 //!
 //! Longer runs, with several processes and with kills, write a [`history`] each and have it
-//! checked afterwards.
+//! checked afterwards: that is the [`torture`]. What a network does to a backend is done by a
+//! [`proxy`] in front of it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -32,3 +33,7 @@
 pub mod history;
 #[cfg(feature = "lock")]
 pub mod lock;
+pub mod proxy;
+// Signals and the death of a parent are told in the words of Linux.
+#[cfg(all(feature = "lock", target_os = "linux"))]
+pub mod torture;

@@ -18,6 +18,8 @@ pub enum Rule {
     Order,
     /// A write was let through after one with a newer fence (L20).
     StaleWrite,
+    /// One who waited got no answer in time (L5, L17).
+    Forgotten,
 }
 
 /// Two events that cannot both have happened under the promises.
@@ -43,26 +45,32 @@ pub fn check(history: &History) -> Vec<Violation> {
     for requests in lifetimes(history.events()).values() {
         exclusion(requests, &mut found);
         fences(requests, &mut found);
-        order(requests, &mut found);
-        overtaken(requests, &mut found);
+        // Who resumes a lease stands in no queue.
+        let queueing: Vec<_> =
+            requests.iter().filter(|request| !request.resumes).copied().collect();
+        order(&queueing, &mut found);
+        overtaken(&queueing, &mut found);
     }
     stale_writes(history.events(), &mut found);
     found
 }
 
-fn violation(rule: Rule, first: &Event, second: &Event) -> Violation {
+pub(super) fn violation(rule: Rule, first: &Event, second: &Event) -> Violation {
     Violation { rule, first: first.clone(), second: second.clone() }
 }
 
 /// A sweep over the grants by their start, with those that have not ended yet beside it.
 fn exclusion(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
-    let mut grants: Vec<(Mode, Held<'_>)> =
-        requests.iter().filter_map(|request| Some((request.mode, request.granted?))).collect();
-    grants.sort_by_key(|(_, held)| held.event.at);
+    let mut grants: Vec<(Mode, Held<'_>)> = requests
+        .iter()
+        .filter(|request| !request.passed_on)
+        .filter_map(|request| Some((request.mode, request.granted?)))
+        .collect();
+    grants.sort_by_key(|(_, held)| held.since);
     let mut inside: Vec<(Mode, Held<'_>)> = Vec::new();
     for (mode, held) in grants {
-        inside.retain(|(_, other)| other.until > held.event.at);
-        if held.until <= held.event.at {
+        inside.retain(|(_, other)| other.until > held.since);
+        if held.until <= held.since {
             continue; // over before it was known: it overlaps with nothing for sure
         }
         for (other_mode, other) in &inside {

@@ -62,6 +62,45 @@ pub enum What {
     Expired,
     /// The wait ended without a grant, or was given up.
     GaveUp,
+    /// The backend did not answer as it should: nothing is known of the wait.
+    Failed,
+    /// The lease is no longer tied to the process that held it: the answer to that came.
+    HandedOver,
+    /// A lease that was handed over is about to be resumed, as this request.
+    Resuming {
+        /// The request that got it first.
+        from: u64,
+        /// Its mode.
+        mode: Mode,
+    },
+    /// An administrator ended a lease, as the answer told; the request is the one in its note.
+    Broken {
+        /// The lease's fence; none when there was no answer, so that any lease may have ended.
+        fence: Option<Fence>,
+        /// When the break was about to be sent.
+        since: Moment,
+    },
+    /// Somebody saw that the backend answered nobody for a while, as where a disk is busy: what
+    /// was offered meanwhile may have passed on to others.
+    Stalled {
+        /// Since when.
+        since: Moment,
+    },
+    /// A process is about to end or to be killed: what it holds may be free from here on.
+    ProcessEnds {
+        /// Which; not called `process`, as the witness is in an event.
+        who: u32,
+    },
+    /// A process is about to be stopped: what it was offered may pass on to others.
+    ProcessStops {
+        /// Which; not called `process`, as the witness is in an event.
+        who: u32,
+    },
+    /// A stopped process goes on.
+    ProcessGoes {
+        /// Which; not called `process`, as the witness is in an event.
+        who: u32,
+    },
     /// What the lock guards was written to, as the store that checks fences tells it.
     Written {
         /// The fence that came with the write.

@@ -11,15 +11,24 @@
 //!   end of its trust. In the backend it is held for longer on both sides, so that two which
 //!   overlap here have overlapped there;
 //! - [`What::Queued`] is written after the request was *seen* in the queue, so that whoever asks
-//!   later is behind it.
+//!   later is behind it;
+//! - [`What::ProcessEnds`] and [`What::ProcessStops`] are written before the signal is sent, and
+//!   [`What::HandedOver`] after the answer came: some backends free what the dead have held, but
+//!   not what they have handed over;
+//! - whoever resumes a lease and gets it proves that it was held all the time in between.
 
 mod check;
+#[cfg(test)]
+mod check_faults;
 mod event;
+mod forgotten;
 mod lifetimes;
 mod merge;
+mod processes;
 mod recorder;
 
 pub use check::{Rule, Violation, check};
 pub use event::{Event, What};
+pub use forgotten::forgotten;
 pub use merge::History;
 pub use recorder::Recorder;

@@ -21,8 +21,13 @@ struct Sink<W> {
 impl<W: Write> Recorder<W> {
     /// A recorder for this process.
     pub fn new(writer: W) -> Self {
+        Self::of_process(std::process::id(), writer)
+    }
+
+    /// The same under a number of your own, since a system gives those of the dead again.
+    pub fn of_process(process: u32, writer: W) -> Self {
         let sink = Mutex::new(Sink { number: 0, writer });
-        Recorder { process: std::process::id(), sink }
+        Recorder { process, sink }
     }
 
     /// Writes an event down, with the time of this call.

@@ -1,0 +1,162 @@
+//! The worker processes, and what can be done to them.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use latchwork_lock::Moment;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::stage::{Part, Stage};
+use super::worker::PART;
+use crate::history::What;
+
+/// The workers that live, and what went wrong with those that did not.
+pub(super) struct Crew<'a> {
+    stage: &'a Stage,
+    workers: Vec<Worker>,
+    started: u32,
+    /// Workers that ended as none should.
+    troubles: Vec<String>,
+}
+
+struct Worker {
+    number: u32,
+    child: Child,
+    stopped: Option<Stop>,
+}
+
+/// A worker stands still.
+struct Stop {
+    since: Moment,
+    until: Moment,
+    /// It had the backend to itself when it was stopped, and everybody waits for it.
+    in_the_way: bool,
+}
+
+impl<'a> Crew<'a> {
+    pub(super) fn start(stage: &'a Stage) -> Self {
+        let mut crew = Crew { stage, workers: Vec::new(), started: 0, troubles: Vec::new() };
+        for _ in 0..stage.part.torture.processes {
+            crew.add();
+        }
+        crew
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.workers.len()
+    }
+
+    fn add(&mut self) {
+        self.started += 1;
+        let part = Part { number: self.started, ..self.stage.part.clone() };
+        let errors = File::create(self.stage.part.directory.join(errors(part.number)));
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let command = command
+            .args(["--exact", "worker", "--nocapture"])
+            .env(PART, serde_json::to_string(&part).expect("plain data"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors.expect("the directory is there"))
+            // A terminal's signals are for the supervisor, which tells the others.
+            .process_group(0);
+        let child = command.spawn().expect("this program can be started");
+        self.workers.push(Worker { number: part.number, child, stopped: None });
+    }
+
+    /// SIGKILL, and another in its place.
+    pub(super) fn kill(&mut self, victim: usize) {
+        let mut worker = self.workers.swap_remove(victim);
+        self.look(&mut worker);
+        self.stage.record("", 0, What::ProcessEnds { who: worker.number });
+        worker.kill();
+        if let Some(stop) = worker.stopped.filter(|stop| stop.in_the_way) {
+            self.stage.record("", 0, What::Stalled { since: stop.since });
+        }
+        self.add();
+    }
+
+    /// SIGSTOP, unless it stands still already. `stuck` tells whether others can still edit.
+    pub(super) fn stop(&mut self, victim: usize, span: Duration, stuck: impl FnOnce() -> bool) {
+        let since = self.stage.now();
+        let worker = &mut self.workers[victim];
+        if worker.stopped.is_none() {
+            self.stage.record("", 0, What::ProcessStops { who: worker.number });
+            worker.signal(Signal::STOP);
+            worker.stopped = Some(Stop { since, until: since.after(span), in_the_way: stuck() });
+        }
+    }
+
+    /// SIGCONT for all whose time has come.
+    pub(super) fn go_on(&mut self, now: Moment) {
+        for worker in &mut self.workers {
+            if let Some(stop) = worker.stopped.take_if(|stop| stop.until <= now) {
+                worker.signal(Signal::CONT);
+                self.stage.record("", 0, What::ProcessGoes { who: worker.number });
+                if stop.in_the_way {
+                    self.stage.record("", 0, What::Stalled { since: stop.since });
+                }
+            }
+        }
+    }
+
+    /// How many stand still.
+    pub(super) fn stopped(&self) -> usize {
+        self.workers.iter().filter(|worker| worker.stopped.is_some()).count()
+    }
+
+    /// Waits until all have come to their end; whoever has not by the deadline hangs.
+    pub(super) fn finish(mut self, deadline: Moment) -> Vec<String> {
+        self.go_on(Moment::NEVER);
+        for mut worker in std::mem::take(&mut self.workers) {
+            while self.stage.now() < deadline && worker.ended().is_none() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            self.look(&mut worker);
+            if worker.ended().is_none() {
+                let number = worker.number;
+                self.troubles.push(format!("worker {number} did not come to its end"));
+                self.stage.record("", 0, What::ProcessEnds { who: number });
+                worker.kill();
+            }
+        }
+        std::mem::take(&mut self.troubles)
+    }
+
+    /// Tells of one that has ended although nobody killed it.
+    fn look(&mut self, worker: &mut Worker) {
+        let Some(status) = worker.ended().filter(|status| !status.success()) else { return };
+        let said = std::fs::read_to_string(self.stage.part.directory.join(errors(worker.number)));
+        let said = said.unwrap_or_default();
+        self.troubles.push(format!("worker {} ended with {status}:\n{said}", worker.number));
+    }
+}
+
+fn errors(number: u32) -> String {
+    format!("errors-{number:05}.txt")
+}
+
+impl Worker {
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        // One that has ended is not reaped before we ask, so its number is not another's.
+        let _ = kill_process(pid, signal);
+    }
+
+    fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("it is our child")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it is our child");
+        self.child.wait().expect("it is our child");
+    }
+}
+
+/// None of them outlives the supervisor, also where it panics.
+impl Drop for Crew<'_> {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(Worker::kill);
+    }
+}

@@ -1,0 +1,88 @@
+//! What happens to workers and to leases.
+
+use std::time::Duration;
+
+use futures::future::join_all;
+use latchwork_lock::{Fence, Result};
+use rand::RngExt;
+use rand::rngs::StdRng;
+
+use super::children::Crew;
+use super::stage::Stage;
+use crate::history::What;
+
+/// Makes one fault after another until the run is over.
+pub(super) fn make(
+    stage: &Stage,
+    crew: &mut Crew<'_>,
+    chance: &mut StdRng,
+    runtime: &tokio::runtime::Runtime,
+) {
+    let unit = stage.part.torture.unit;
+    let mut next = stage.now();
+    while !stage.is_over() {
+        std::thread::sleep(Duration::from_millis(2));
+        crew.go_on(stage.now());
+        if stage.now() < next {
+            continue;
+        }
+        next = stage.now().after(Duration::from_micros(chance.random_range(20_000..300_000)));
+        let victim = chance.random_range(0..crew.len());
+        match chance.random_range(0..10) {
+            0..4 => crew.kill(victim),
+            // Past the longest ttl, or only past some. Half of them go on in any case.
+            4..7 if crew.stopped() * 2 < crew.len() => {
+                let span = unit.mul_f64(chance.random_range(0.5..4.0));
+                crew.stop(victim, span, || runtime.block_on(is_stuck(stage)));
+            }
+            _ => runtime.block_on(break_one(stage, chance)),
+        }
+    }
+}
+
+/// The part of it that needs no processes.
+pub(super) async fn make_here(stage: &Stage, mut chance: StdRng) {
+    while !stage.is_over() {
+        let pause = Duration::from_micros(chance.random_range(5_000..100_000));
+        tokio::time::sleep(pause).await;
+        break_one(stage, &mut chance).await;
+    }
+}
+
+/// An administrator ends all leases of a key, or the first that is seen.
+pub(super) async fn break_one(stage: &Stage, chance: &mut StdRng) {
+    let key = &stage.keys[chance.random_range(0..stage.keys.len())];
+    let since = stage.now();
+    let broken = if chance.random_bool(0.5) {
+        stage.locks.break_lock(key).await
+    } else {
+        break_seen(stage, key).await
+    };
+    match broken {
+        Ok(holders) => {
+            for holder in holders {
+                let request = holder.note.and_then(|note| note.parse().ok()).unwrap_or(0);
+                stage.record(key, request, What::Broken { fence: Some(holder.fence), since });
+            }
+        }
+        Err(error) => {
+            assert!(error.is_temporary(), "a break of {key:?}: {error}");
+            stage.record(key, 0, What::Broken { fence: None, since });
+        }
+    }
+}
+
+async fn break_seen(stage: &Stage, key: &str) -> Result<Vec<latchwork_lock::Holder>> {
+    let seen = stage.locks.inspect(key).await?;
+    let Some(holder) = seen.holders.first() else { return Ok(Vec::new()) };
+    let broken = stage.locks.break_lease(key, holder.fence).await?;
+    Ok(broken.into_iter().collect())
+}
+
+/// Whether an edit waits for somebody, tried by one that changes nothing: no lease has fence 0.
+/// Who stops in the middle of an edit may hold up all others, and what they are offered lapses.
+async fn is_stuck(stage: &Stage) -> bool {
+    let try_all = stage.keys.iter().map(|key| stage.locks.break_lease(key, Fence::new(0)));
+    let patience = stage.part.torture.unit / 4;
+    tokio::time::timeout(patience, join_all(try_all)).await.is_err()
+}

@@ -1,0 +1,144 @@
+//! All histories together, and what is to be said of them.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::PathBuf;
+
+use latchwork_lock::Moment;
+
+use super::stage::Stage;
+use crate::history::{Event, History, What, check, forgotten};
+
+/// What happened in a run, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Requests that were made.
+    pub asked: usize,
+    /// Grants, with those by resuming.
+    pub granted: usize,
+    /// Requests that were seen in a queue, each time.
+    pub queued: usize,
+    /// Leases that were handed over.
+    pub handed_over: usize,
+    /// Attempts to resume one.
+    pub resuming: usize,
+    /// Leases that an administrator ended.
+    pub broken: usize,
+    /// Guarded writes that were let through.
+    pub written: usize,
+    /// Requests that met an outage.
+    pub failed: usize,
+    /// Processes that ended or were killed.
+    pub ended: usize,
+    /// Processes that were stopped for a while.
+    pub stopped: usize,
+    /// Times when the backend answered nobody.
+    pub stalled: usize,
+}
+
+/// How many violations are shown; there are more in the histories.
+const SHOWN: usize = 20;
+
+/// Reads everything and finds nothing.
+#[expect(clippy::print_stdout, reason = "what a run did is worth knowing when it passed, too")]
+pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
+    let torture = &stage.part.torture;
+    let directory = &stage.part.directory;
+    let history = read(stage).expect("what was written can be read");
+    let report = Report::of(history.events());
+    troubles.extend(lost_updates(stage).expect("the gate can be read"));
+    if report.granted < 50 || report.queued < 10 {
+        troubles.push("there were too few grants and waits to say anything".to_owned());
+    }
+    let mut found = check(&history);
+    found.extend(forgotten(&history, torture.slack));
+    let violations = found.len();
+    troubles.extend(found.iter().take(SHOWN).map(ToString::to_string));
+    assert!(
+        troubles.is_empty(),
+        "torture of {} found {violations} violations; LATCHWORK_SEED={}, histories in {}\n\
+         {report:?}\n{}",
+        torture.url,
+        torture.seed,
+        directory.display(),
+        troubles.join("\n")
+    );
+    println!("nothing found: {report:?}");
+    // Left behind it harms nobody.
+    let _ = fs::remove_dir_all(directory);
+    report
+}
+
+fn read(stage: &Stage) -> io::Result<History> {
+    let mut files: Vec<PathBuf> = Vec::new();
+    for entry in fs::read_dir(&stage.part.directory)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(path);
+        }
+    }
+    let files = files.iter().map(|path| File::open(path).map(BufReader::new));
+    let history = History::read(files.collect::<io::Result<Vec<_>>>()?)?;
+    let mut events = history.events().to_vec();
+    events.extend(writes(stage)?);
+    Ok(History::new(events))
+}
+
+/// The writes as the gate tells them: a writer that was killed could not.
+fn writes(stage: &Stage) -> io::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for key in &stage.keys {
+        for (number, line) in stage.gate.log(key)?.iter().enumerate() {
+            events.push(Event {
+                at: Moment::default(), // unknown, and its place is what counts
+                process: 0,
+                number: number as u64,
+                key: key.clone(),
+                request: line.request,
+                what: What::Written { fence: line.fence, place: number as u64 },
+            });
+        }
+    }
+    Ok(events)
+}
+
+/// Writes of another than the one who had announced itself last: what it had read was old.
+fn lost_updates(stage: &Stage) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    for key in &stage.keys {
+        let mut holder = None;
+        for line in stage.gate.log(key)? {
+            if line.place == line.read {
+                holder = Some(line.request);
+            } else if holder != Some(line.request) {
+                found.push(format!("an update of {key:?} was lost: {line:?} after {holder:x?}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl Report {
+    fn of(events: &[Event]) -> Self {
+        let mut report = Report::default();
+        for event in events {
+            let count = match event.what {
+                What::Asked { .. } => &mut report.asked,
+                What::Granted { .. } => &mut report.granted,
+                What::Queued { .. } => &mut report.queued,
+                What::HandedOver => &mut report.handed_over,
+                What::Resuming { .. } => &mut report.resuming,
+                What::Broken { .. } => &mut report.broken,
+                What::Written { .. } => &mut report.written,
+                What::Failed => &mut report.failed,
+                What::ProcessEnds { .. } => &mut report.ended,
+                What::ProcessStops { .. } => &mut report.stopped,
+                What::Stalled { .. } => &mut report.stalled,
+                _ => continue,
+            };
+            *count += 1;
+        }
+        report
+    }
+}

@@ -1,0 +1,53 @@
+//! A long run with faults, over any backend that several processes can share.
+//!
+//! A supervisor starts worker processes, each with some tasks that ask for the same few keys in
+//! every way there is, and then does to them what happens to processes: it kills, stops and
+//! breaks, as one printed seed says. Everybody writes a [`history`](crate::history); at the end
+//! they are merged, and the checker must find nothing.
+//!
+//! A worker is the test's own program once more, in a test of the name `worker`:
+//!
+//! ```no_run
+//! use latchwork_contract::torture::{self, Torture};
+//!
+//! # mod hidden {
+//! #[test]
+//! # fn attribute() {}
+//! # }
+//! fn worker() {
+//!     torture::worker(); // does nothing unless a supervisor has started this process
+//! }
+//!
+//! # mod hidden_too {
+//! #[test]
+//! # fn attribute() {}
+//! # }
+//! fn file() {
+//!     torture::run(Torture::at("file:///tmp/some-directory"));
+//! }
+//! ```
+//!
+//! By hand, for as long as you like:
+//!
+//! ```text
+//! LATCHWORK_TORTURE_SECONDS=600 LATCHWORK_SEED=7 cargo test -p latchwork-lock --test torture file
+//! ```
+
+mod children;
+mod faults;
+mod gate;
+mod hold;
+mod judge;
+mod mailbox;
+mod run;
+mod settings;
+mod stage;
+mod task;
+mod watch;
+mod worker;
+
+pub use gate::{FileGate, Refused, Write};
+pub use judge::Report;
+pub use run::{run, run_here};
+pub use settings::Torture;
+pub use worker::worker;

@@ -1,0 +1,112 @@
+//! The supervisor.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use latchwork_lock::{Clock, Locks, Moment, PageRequest, SystemClock};
+
+use super::children::Crew;
+use super::faults;
+use super::judge::{Report, judge};
+use super::settings::Torture;
+use super::stage::{Part, Stage};
+use super::watch::watch;
+use super::worker::tasks;
+use crate::history::What;
+
+/// How long a lease that was offered to a waiter may stay unclaimed (L5).
+const CLAIM: Duration = Duration::from_secs(2);
+
+/// Runs it with worker processes, which are this test program in its test `worker`.
+///
+/// # Panics
+/// When the histories show what the promises forbid. The message has the seed, the violations
+/// and the directory with the histories, which is kept then.
+pub fn run(torture: Torture) -> Report {
+    let part = prepare(torture);
+    let runtime = runtime(1);
+    let connecting = Locks::connect(&part.torture.url);
+    let locks = runtime.block_on(connecting).expect("the backend is there");
+    let stage = Arc::new(Stage::open(part, &locks).expect("the directory is there"));
+    let watcher = {
+        let stage = stage.clone();
+        runtime.spawn(async move { watch(&stage).await })
+    };
+    let mut crew = Crew::start(&stage);
+    faults::make(&stage, &mut crew, &mut stage.chance(0), &runtime);
+    let torture = &stage.part.torture;
+    let patience = torture.longest_wait() + torture.slack + Duration::from_secs(3);
+    let mut troubles = crew.finish(stage.now().after(patience));
+    runtime.block_on(watcher).expect("no panic");
+    troubles.extend(runtime.block_on(left_over(&stage)));
+    judge(&stage, troubles)
+}
+
+/// Runs it with tasks of this process only, for locks that no other process can see: with dropped
+/// futures, breaks, and leases that run out.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_here(locks: &Locks, torture: Torture) -> Report {
+    let tasks_in_all = torture.tasks * torture.processes;
+    let part = prepare(Torture { tasks: tasks_in_all, ..torture });
+    let stage = Arc::new(Stage::open(part, locks).expect("the directory is there"));
+    runtime(2).block_on(async {
+        let (seen, broken) = (stage.clone(), stage.clone());
+        let mut all = tasks(&stage);
+        all.push(tokio::spawn(async move { watch(&seen).await }));
+        all.push(tokio::spawn(async move {
+            faults::make_here(&broken, broken.chance(u32::MAX)).await;
+        }));
+        let ended = join_all(all).await;
+        let mut troubles: Vec<String> =
+            ended.into_iter().filter_map(|ended| ended.err().map(|e| e.to_string())).collect();
+        troubles.extend(left_over(&stage).await);
+        stage.record("", 0, What::ProcessEnds { who: 0 });
+        judge(&stage, troubles)
+    })
+}
+
+#[expect(clippy::print_stdout, reason = "the seed is printed before anything can go wrong")]
+fn prepare(torture: Torture) -> Part {
+    let seed = torture.seed;
+    let directory = directory(seed);
+    println!("torture of {}: LATCHWORK_SEED={seed}, in {}", torture.url, directory.display());
+    let end = SystemClock.now().after(torture.duration);
+    Part { torture, directory, number: 0, end }
+}
+
+fn directory(seed: u64) -> PathBuf {
+    let name = format!("latchwork-torture-{seed:016x}-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
+    directory
+}
+
+fn runtime(threads: usize) -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}
+
+/// What is still held or waited for when every lease must have run out.
+async fn left_over(stage: &Stage) -> Option<String> {
+    let torture = &stage.part.torture;
+    // The renewal behind a holder's back goes on for two units.
+    let longest = torture.longest_ttl() + torture.unit * 2 + CLAIM + Duration::from_secs(2);
+    let deadline: Moment = stage.now().after(longest);
+    loop {
+        let page = match stage.locks.list("", PageRequest::default()).await {
+            Ok(page) if page.keys.is_empty() => return None,
+            page => page,
+        };
+        if stage.now() >= deadline {
+            return Some(format!("{longest:?} after the end there is still: {page:#?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

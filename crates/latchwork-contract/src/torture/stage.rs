@@ -1,0 +1,85 @@
+//! What the tasks of one process share.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use latchwork_lock::{Locks, Moment};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use serde::{Deserialize, Serialize};
+
+use super::gate::FileGate;
+use super::mailbox::Mailbox;
+use super::settings::Torture;
+use crate::history::{Recorder, What};
+
+/// What a worker is told by its supervisor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    pub(super) torture: Torture,
+    pub(super) directory: PathBuf,
+    /// Its number among all processes of the run; the supervisor is 0.
+    pub(super) number: u32,
+    pub(super) end: Moment,
+}
+
+/// The place where a process plays its part.
+pub(super) struct Stage {
+    pub(super) part: Part,
+    pub(super) locks: Locks,
+    pub(super) keys: Vec<String>,
+    pub(super) gate: FileGate,
+    pub(super) mailbox: Mailbox,
+    recorder: Recorder<File>,
+    requests: AtomicU64,
+}
+
+impl Stage {
+    /// Opens everything, with a history of its own.
+    pub(super) fn open(part: Part, locks: &Locks) -> io::Result<Self> {
+        let locks = locks.with_prefix(&part.torture.prefix()).map_err(io::Error::other)?;
+        // Unbuffered: what was written down is in the hands of the system, which outlives us.
+        let history = File::create(history(&part.directory, part.number))?;
+        Ok(Stage {
+            locks,
+            keys: part.torture.key_names(),
+            gate: FileGate::new(&part.directory.join("gate"))?,
+            mailbox: Mailbox::new(&part.directory.join("handed-over"))?,
+            recorder: Recorder::of_process(part.number, history),
+            requests: AtomicU64::new(0),
+            part,
+        })
+    }
+
+    pub(super) fn record(&self, key: &str, request: u64, what: What) {
+        self.recorder.record(key, request, what).expect("the history can be written");
+    }
+
+    /// A number that no request of any process has had.
+    pub(super) fn request(&self) -> u64 {
+        let own = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
+        u64::from(self.part.number) << 40 | own
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.locks.clock().now()
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.now() >= self.part.end
+    }
+
+    /// The chance of one task of this process.
+    pub(super) fn chance(&self, task: u32) -> StdRng {
+        let place = u64::from(self.part.number) << 32 | u64::from(task);
+        // Spread by a constant, so that neighbours are not alike.
+        StdRng::seed_from_u64(self.part.torture.seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+}
+
+/// The file with the history of one process.
+pub(super) fn history(directory: &Path, number: u32) -> PathBuf {
+    directory.join(format!("history-{number:05}.jsonl"))
+}

@@ -1,0 +1,34 @@
+//! Kills, stops, breaks and dropped futures over the providers of this crate, for some seconds
+//! each; see `latchwork_contract::torture` for how to run it longer.
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
+
+use latchwork_contract::torture::{self, Torture};
+use latchwork_lock::{InMemoryLockProvider, Locks};
+
+/// Not a test of its own: what the worker processes run.
+#[test]
+fn worker() {
+    torture::worker();
+}
+
+/// No other process sees these locks, so there are tasks only.
+#[test]
+fn memory() {
+    let locks = Locks::new(InMemoryLockProvider::new());
+    torture::run_here(&locks, Torture::at("memory:"));
+}
+
+#[cfg(feature = "file")]
+#[test]
+fn file() {
+    // Where syncing costs nothing, edits are many more, and the disk's other users do not matter.
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let directory = directory.expect("a temporary directory");
+    torture::run(Torture::at(format!("file://{}", directory.path().display())));
+}
+
+// ---- a place for the others --------------------------------------------------------------------
+// `sqlite`, as it comes: the same as `file`, with an address of `sqlite://{directory}/locks.db`.
+// `postgres`, as it comes: `torture::run(Torture::at(url))`, with the url that the services tell;
+// a missing server is named as skipped on a laptop and a failure in CI. Runs are apart by prefix.
