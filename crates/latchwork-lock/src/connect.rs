@@ -20,16 +20,12 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("temporal", "temporal"),
 ];
 
+const KINDS: &str =
+    "write memory:, file:///directory, sqlite:///file.db or postgres://host/database";
+
+/// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
-    // The address may carry a password, so no message repeats it.
-    let url = Url::parse(address).map_err(|error| {
-        Error::invalid_argument(
-            "url",
-            format!(
-                "it is no address ({error}); write memory:, file:///directory or sqlite:///file.db"
-            ),
-        )
-    })?;
+    let url = parse(address)?;
     match url.scheme() {
         "memory" => bare(&url).map(|()| Locks::new(InMemoryLockProvider::new())),
         "noop" => bare(&url).map(|()| Locks::new(NoOpLockProvider::new())),
@@ -41,17 +37,38 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "postgres" | "postgresql" => {
             crate::PostgresLockProvider::connect(address).await.map(Locks::new)
         }
-        scheme => match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
-            Some((_, feature)) => {
-                Err(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into())
-            }
-            None => Err(Error::invalid_argument(
-                "url",
-                format!(
-                    "{scheme}: is no kind of lock backend; write memory:, file:///directory or sqlite:///file.db"
-                ),
-            )),
-        },
+        scheme => Err(unknown(scheme)),
+    }
+}
+
+/// The tables that the backend at an address needs, as SQL; nothing is connected to.
+pub(crate) fn schema(address: &str) -> Result<String> {
+    match parse(address)?.scheme() {
+        #[cfg(feature = "sqlite")]
+        "sqlite" => Ok(crate::SqliteLockProvider::schema().to_owned()),
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
+        scheme @ ("memory" | "noop" | "file") => Err(Error::invalid_argument(
+            "url",
+            format!("{scheme}: has no tables, and so no schema to show"),
+        )),
+        scheme => Err(unknown(scheme)),
+    }
+}
+
+fn parse(address: &str) -> Result<Url> {
+    // The address may carry a password, so no message repeats it.
+    Url::parse(address).map_err(|error| {
+        Error::invalid_argument("url", format!("it is no address ({error}); {KINDS}"))
+    })
+}
+
+fn unknown(scheme: &str) -> Error {
+    match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {
+        Some((_, feature)) => ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into(),
+        None => {
+            Error::invalid_argument("url", format!("{scheme}: is no kind of lock backend; {KINDS}"))
+        }
     }
 }
 

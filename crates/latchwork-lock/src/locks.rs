@@ -71,7 +71,8 @@ impl Locks {
         }
     }
 
-    /// Locks at an address: `memory:`, `noop:`, `file:///directory`.
+    /// Locks at an address: `memory:`, `noop:`, `file:///directory`, `sqlite:///file.db`,
+    /// `postgres://host/database`.
     ///
     /// Every `memory:` is a new, separate set of locks; clone the `Locks` to share it.
     ///
@@ -83,6 +84,16 @@ impl Locks {
     /// the provider itself reports.
     pub async fn connect(url: &str) -> Result<Self> {
         crate::connect::connect(url).await
+    }
+
+    /// The tables that the backend at an address needs, as SQL, for those who make them
+    /// themselves. Nothing is connected to.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address of a backend without
+    /// tables, [`NotBuilt`](crate::ErrorKind::NotBuilt) for one that was left out of this build.
+    pub fn schema(url: &str) -> Result<String> {
+        crate::connect::schema(url)
     }
 
     /// The same backend with another prefix before each key; it may be empty.

@@ -1,8 +1,9 @@
-//! `latchwork locks ls|show|break`.
+//! `latchwork locks ls|show|break|schema`.
 
 mod end;
 mod ls;
 mod one;
+mod schema;
 
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ enum Command {
     Ls(ls::Ls),
     Show(one::Show),
     Break(end::Break),
+    Schema(schema::Schema),
 }
 
 impl LocksCommand {
@@ -32,6 +34,7 @@ impl LocksCommand {
             Command::Ls(ls) => (ls.json, block_on(ls.run())),
             Command::Show(show) => (show.json, block_on(show.run())),
             Command::Break(end) => (end.json, block_on(end.run())),
+            Command::Schema(schema) => (false, schema.run()),
         };
         match done {
             Ok(()) => ExitCode::SUCCESS,

@@ -25,6 +25,25 @@ fn a_free_place_says_so_and_one_that_is_not_there_too() {
 }
 
 #[test]
+fn the_schema_is_printed_without_a_server() {
+    let schema = |at: &str| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_latchwork"))
+            .args(["locks", "schema", "--at", at])
+            .output()
+            .expect("it runs")
+    };
+    for at in ["sqlite:", "postgres:", "postgres://me:secret@nowhere/db"] {
+        let out = schema(at);
+        assert_code(&out, 0);
+        assert!(said(&out).contains("latchwork_lock"), "{at}: {}", said(&out));
+        assert!(!said(&out).contains("secret"));
+    }
+    let out = schema("memory:");
+    assert_code(&out, 64);
+    assert!(text(&out).contains("no tables"), "{}", text(&out));
+}
+
+#[test]
 fn looking_into_another_directory_leaves_it_alone() {
     let other = tempfile::tempdir().expect("a directory");
     let at = other.path().to_str().expect("text");

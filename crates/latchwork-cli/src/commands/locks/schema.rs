@@ -1,0 +1,35 @@
+//! `latchwork locks schema`.
+
+use clap::Args;
+use latchwork::Locks;
+
+use crate::exit::Failure;
+use crate::voice::out;
+
+const EXAMPLES: &str = "\
+Examples:
+  latchwork locks schema --at postgres: | psql mydatabase
+  latchwork locks schema --at sqlite:";
+
+/// Print the tables that a database needs for locks, as SQL.
+///
+/// They are made by themselves on first use. This is for those who let nobody but themselves make
+/// tables, or want to see them before.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Schema {
+    /// An address of the database, or its kind: postgres: or sqlite:. Nothing is connected to.
+    #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
+    at: String,
+}
+
+impl Schema {
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let mut schema = Locks::schema(&self.at)?;
+        if !schema.ends_with('\n') {
+            schema.push('\n');
+        }
+        out(&schema);
+        Ok(())
+    }
+}
