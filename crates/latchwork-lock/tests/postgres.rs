@@ -44,6 +44,7 @@ fn main() {
         the_fence_gate_works_in_a_transaction,
         transaction_locks_end_with_their_transaction,
         many_may_start_at_once,
+        fences_go_on_above_a_restored_copy,
         a_pool_of_one_connection_is_enough,
         notices_that_are_lost_are_made_up_for,
     ];
@@ -466,6 +467,17 @@ async fn many_may_start_at_once() {
     for started in futures::future::join_all(starts).await {
         started.expect("each of them");
     }
+}
+
+async fn fences_go_on_above_a_restored_copy() {
+    let address = room().await;
+    let before = locks(&address).await.lock("key").acquire().await.expect("a free key");
+    let fence = before.fence();
+    before.release().await.expect("held");
+    // As a copy from long ago would have it.
+    admin(&address, "SELECT setval('latchwork_lock_fence', 1000)").await;
+    let after = locks(&address).await.lock("key").acquire().await.expect("a free key");
+    assert!(after.fence() > fence, "{} after {fence}", after.fence());
 }
 
 async fn a_pool_of_one_connection_is_enough() {

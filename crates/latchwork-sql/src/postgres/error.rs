@@ -70,7 +70,7 @@ fn by_code(code: &str) -> (Fault, &'static str) {
         "42501" => (
             Permanent,
             "the user lacks a right; the tables of Latchwork need CREATE on the schema the first \
-             time, and SELECT, INSERT, UPDATE and DELETE then",
+             time, then SELECT, INSERT, UPDATE and DELETE, and USAGE on the sequences",
         ),
         "25006" => (
             Temporary,

@@ -44,5 +44,9 @@ async fn provider(pool: PgPool, own_sessions: bool) -> Result<PostgresLockProvid
         .await
         .map_err(|e| error::sql(OPENING, e))?;
     let store = Store::new(pool, own_sessions, SystemClock::shared(), Arc::new(Desk::default()));
+    if let Err(error) = store.raise_fences().await {
+        // It needs a right that locking does not, and is for the day after a disaster only.
+        tracing::debug!(%error, "the fences were not compared with the clock");
+    }
     Ok(PostgresLockProvider::of(store))
 }

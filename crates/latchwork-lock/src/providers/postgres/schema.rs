@@ -10,8 +10,8 @@ pub(super) const MIGRATIONS: [Migration; 1] =
     [Migration { version: 1, name: "leases, waiters and fences", sql: FIRST }];
 
 const FIRST: &str = r#"
--- Fences of all keys. It begins at the clock, so that a database that was made anew, or restored
--- from an old copy and migrated again, goes on above what was given before.
+-- Fences of all keys. It begins at the clock, so that a database that was made anew goes on above
+-- what was given before.
 CREATE SEQUENCE latchwork_lock_fence AS bigint;
 SELECT setval('latchwork_lock_fence', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
 
@@ -99,6 +99,15 @@ pub(super) fn begin(turn: i64) -> String {
          SELECT pg_advisory_xact_lock({turn})"
     )
 }
+
+/// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
+/// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
+/// below the clock, and is not overtaken by an older reading of it.
+pub(super) const RAISE: &str = "
+SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f,
+    (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t
+WHERE t.now_us > f.last_value + 60000000
+";
 
 /// Takes a key that nobody uses.
 pub(super) const TAKE: &str = "SELECT latchwork_lock_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";

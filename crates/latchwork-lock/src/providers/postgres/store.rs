@@ -137,6 +137,13 @@ impl Store {
         Ok((out, rules, now))
     }
 
+    /// Lifts the fences to the clock, where they are far below it.
+    pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
+        let mut tx = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
+        sqlx::raw_sql(schema::RAISE).execute(&mut *tx).await?;
+        tx.commit().await
+    }
+
     /// Takes a key that nobody uses, in one message; none where the rules must decide.
     pub(super) async fn take(&self, during: &'static str, ask: &Take<'_>) -> Result<Option<Fence>> {
         let query = sqlx::query(schema::TAKE)
