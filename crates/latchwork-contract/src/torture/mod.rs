@@ -23,7 +23,9 @@
 //! # fn attribute() {}
 //! # }
 //! fn file() {
-//!     torture::run(Torture::at("file:///tmp/some-directory"));
+//!     let torture = Torture::at("file:///tmp/some-directory");
+//!     println!("{torture}"); // with its seed, before anything can go wrong
+//!     println!("{:?}", torture::run(torture));
 //! }
 //! ```
 //!
