@@ -64,6 +64,11 @@ fn two_who_resume_one_lease() {
 }
 
 #[test]
+fn a_break_that_breaks_nothing() {
+    finds(Flaw::BreaksNothing, "Revived broken");
+}
+
+#[test]
 fn a_wait_without_end() {
     finds(Flaw::WaitsForEver, "Forgotten broken");
 }

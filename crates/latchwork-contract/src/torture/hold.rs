@@ -63,6 +63,7 @@ pub(super) async fn hold(stage: &Stage, request: u64, guard: Guard, chance: &mut
 }
 
 async fn renew(stage: &Stage, request: u64, guard: &Guard) {
+    stage.record(guard.key(), request, What::Renewing);
     match guard.refresh_with(FORCE).await {
         Ok(()) => {
             let until = stage.now().after(guard.remaining());
