@@ -33,6 +33,7 @@
 pub mod history;
 #[cfg(feature = "lock")]
 pub mod lock;
+#[cfg(feature = "lock")]
 pub mod proxy;
 // Signals and the death of a parent are told in the words of Linux.
 #[cfg(all(feature = "lock", target_os = "linux"))]

@@ -2,6 +2,7 @@
 //! each; see `latchwork_contract::torture` for how to run it longer.
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
+#![allow(clippy::print_stdout, reason = "the seed, and what was done, are for whoever looks")]
 
 use latchwork_contract::torture::{self, Torture};
 use latchwork_lock::{InMemoryLockProvider, Locks};
@@ -15,8 +16,10 @@ fn worker() {
 /// No other process sees these locks, so there are tasks only.
 #[test]
 fn memory() {
+    let torture = Torture::at("memory:");
+    println!("{torture}");
     let locks = Locks::new(InMemoryLockProvider::new());
-    torture::run_here(&locks, Torture::at("memory:"));
+    println!("{:?}", torture::run_here(&locks, torture));
 }
 
 #[cfg(feature = "file")]
@@ -25,10 +28,17 @@ fn file() {
     // Where syncing costs nothing, edits are many more, and the disk's other users do not matter.
     let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let directory = directory.expect("a temporary directory");
-    torture::run(Torture::at(format!("file://{}", directory.path().display())));
+    processes(&format!("file://{}", directory.path().display()));
+}
+
+#[cfg(feature = "file")]
+fn processes(url: &str) {
+    let torture = Torture::at(url);
+    println!("{torture}");
+    println!("{:?}", torture::run(torture));
 }
 
 // ---- a place for the others --------------------------------------------------------------------
 // `sqlite`, as it comes: the same as `file`, with an address of `sqlite://{directory}/locks.db`.
-// `postgres`, as it comes: `torture::run(Torture::at(url))`, with the url that the services tell;
+// `postgres`, as it comes: `processes(&url)`, with the url that the services tell;
 // a missing server is named as skipped on a laptop and a failure in CI. Runs are apart by prefix.

@@ -5,6 +5,7 @@ use std::fmt;
 use latchwork_lock::{Fence, Mode, Moment};
 
 use super::lifetimes::{Held, Lifetime, lifetimes};
+use super::revived::revived;
 use super::{Event, History, What};
 
 /// The rules that a history can break.
@@ -18,6 +19,8 @@ pub enum Rule {
     Order,
     /// A write was let through after one with a newer fence (L20).
     StaleWrite,
+    /// A lease was renewed or resumed after an administrator had ended it (L12, L13).
+    Revived,
     /// One who waited got no answer in time (L5, L17).
     Forgotten,
 }
@@ -52,6 +55,7 @@ pub fn check(history: &History) -> Vec<Violation> {
         overtaken(&queueing, &mut found);
     }
     stale_writes(history.events(), &mut found);
+    found.extend(revived(history.events()));
     found
 }
 

@@ -148,6 +148,39 @@ fn a_break_ends_the_lease_it_names() {
 }
 
 #[test]
+fn what_was_broken_is_not_renewed() {
+    let renewed = What::Renewed { until: Moment::from_nanos(60) };
+    let mut events = vec![
+        (1, 1, 1, asked(Exclusive)),
+        (2, 1, 1, granted(1, 50)),
+        (3, 1, 1, What::Renewing),
+        (5, 0, 1, ended(1, 4)),
+        (6, 1, 1, renewed), // it was asked for before
+    ];
+    assert_eq!(broken(&events), []);
+    events[2].0 = 6;
+    events[4].0 = 7;
+    assert_eq!(broken(&events), [Rule::Revived]);
+    events[3].3 = ended(9, 4);
+    assert_eq!(broken(&events), []);
+}
+
+#[test]
+fn what_was_broken_is_not_resumed() {
+    let mut events = vec![
+        (1, 1, 1, asked(Exclusive)),
+        (2, 1, 1, granted(1, 50)),
+        (3, 1, 1, What::HandedOver),
+        (5, 0, 1, ended(1, 4)),
+        (6, 2, 2, resuming(1)),
+        (7, 2, 2, What::Lost),
+    ];
+    assert_eq!(broken(&events), []);
+    events[5].3 = granted(2, 90);
+    assert_eq!(broken(&events), [Rule::Revived]);
+}
+
+#[test]
 fn who_is_stopped_or_broken_in_the_queue_may_be_passed() {
     let passed = |before: What, who: u32, after: What| {
         broken(&[

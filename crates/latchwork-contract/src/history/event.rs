@@ -47,6 +47,8 @@ pub enum What {
         /// Until when the holder trusts it.
         until: Moment,
     },
+    /// A renewal is about to be sent.
+    Renewing,
     /// The holder trusts it for longer.
     Renewed {
         /// Until when.

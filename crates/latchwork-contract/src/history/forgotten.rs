@@ -9,9 +9,8 @@ use super::{History, Rule, Violation};
 
 /// Requests that had no answer at all when their time and this slack after it were over.
 ///
-/// Those of a process that ended before, or that was stopped meanwhile, could have none. The
-/// slack covers whatever holds everybody up: a busy machine, or one that was stopped while it
-/// had the backend to itself.
+/// Those of a process that ended before, or that was stopped meanwhile, could have none, and
+/// those that were held up with everybody else. The slack is for a busy machine.
 pub fn forgotten(history: &History, slack: Duration) -> Vec<Violation> {
     let events = history.events();
     let Some(last) = events.last() else { return Vec::new() };
@@ -21,9 +20,11 @@ pub fn forgotten(history: &History, slack: Duration) -> Vec<Violation> {
         let process = request.asked.process;
         let due = request.deadline.after(slack);
         let answer = request.answered.unwrap_or(last);
+        let wait = (request.asked.at, due.min(answer.at));
         let excused = request.resumes
             || processes.end(process) <= due
-            || processes.stopped(process, request.asked.at, due.min(answer.at));
+            || processes.stopped(process, wait.0, wait.1)
+            || processes.stalled(wait.0, wait.1);
         if answer.at > due && !excused {
             found.push(violation(Rule::Forgotten, request.asked, answer));
         }
@@ -70,6 +71,8 @@ mod tests {
     fn the_dead_and_the_stopped_are_excused() {
         assert_eq!(told(&[(1, ASKED), (9, ENDS), (90, GOES)]), []);
         assert_eq!(told(&[(1, ASKED), (9, STOPS), (40, GOES), (41, What::GaveUp)]), []);
+        let stalled = What::Stalled { since: Moment::from_nanos(12) };
+        assert_eq!(told(&[(1, ASKED), (40, stalled), (41, What::GaveUp)]), []);
         // Stopped when it was late already.
         assert_eq!(told(&[(1, ASKED), (30, STOPS), (40, GOES), (41, What::GaveUp)]).len(), 1);
     }

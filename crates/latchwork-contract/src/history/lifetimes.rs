@@ -166,6 +166,7 @@ impl<'a> Lifetime<'a> {
             }
             What::HandedOver => self.handed_over = true,
             What::Asked { .. }
+            | What::Renewing
             | What::Resuming { .. }
             | What::Broken { .. }
             | What::Stalled { .. }

@@ -26,6 +26,7 @@ mod lifetimes;
 mod merge;
 mod processes;
 mod recorder;
+mod revived;
 
 pub use check::{Rule, Violation, check};
 pub use event::{Event, What};

@@ -4,11 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use latchwork_lock::{Clock, Moment, SystemClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::control::{Direction, Flow, Shared};
 
@@ -76,7 +76,7 @@ async fn pipe(
 }
 
 /// A piece and when it is due; an empty one is the end.
-type Piece = (Instant, Vec<u8>);
+type Piece = (Moment, Vec<u8>);
 
 async fn read(
     mut from: ReadHalf<'_>,
@@ -90,8 +90,8 @@ async fn read(
         // After the reading: what counts is the rule when the bytes come by.
         let flow = shared.rules.borrow().flow(direction);
         let due = match flow {
-            Flow::Pass => Instant::now(),
-            Flow::Delay(span) => Instant::now() + span,
+            Flow::Pass => SystemClock.now(),
+            Flow::Delay(span) => SystemClock.now().after(span),
             Flow::Drop if read == 0 => return std::future::pending().await,
             Flow::Drop => {
                 shared.dropped.fetch_add(read as u64, Ordering::Relaxed);
@@ -116,7 +116,7 @@ async fn write(
         Direction::ToClient => &shared.to_client,
     };
     while let Some((due, piece)) = queue.recv().await {
-        tokio::time::sleep_until(due).await;
+        SystemClock.sleep_until(due).await;
         if piece.is_empty() {
             return to.shutdown().await;
         }

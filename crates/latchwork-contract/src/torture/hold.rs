@@ -12,6 +12,9 @@ use crate::history::What;
 
 const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 
+/// A pause between renewals that is short beside any ttl.
+const SHORT: Duration = Duration::from_millis(15);
+
 /// Holds it for a while, writes to what it guards, and ends in one of the ways.
 pub(super) async fn hold(stage: &Stage, request: u64, guard: Guard, chance: &mut StdRng) {
     let read = announce(stage, request, &guard).await;
@@ -30,17 +33,19 @@ pub(super) async fn hold(stage: &Stage, request: u64, guard: Guard, chance: &mut
         }
         // Nobody ever releases it.
         1 => std::mem::forget(guard),
-        2..7 => {
-            for _ in 0..chance.random_range(1..4) {
-                pause(chance, 40).await;
+        2..8 => {
+            // Some for longer than any ttl, so that only the renewals can be what holds it.
+            let span = if chance.random_bool(0.3) { guard.ttl() / 3 } else { SHORT };
+            for _ in 0..chance.random_range(1..7) {
+                tokio::time::sleep(span).await;
                 renew(stage, request, &guard).await;
             }
             write(stage, request, &guard, read).await;
             record(What::Releasing);
             release(guard).await;
         }
-        7..11 => hand_over(stage, request, guard).await,
-        11..18 => {
+        8..12 => hand_over(stage, request, guard).await,
+        12..18 => {
             record(What::Releasing);
             drop(guard);
         }
@@ -58,6 +63,7 @@ pub(super) async fn hold(stage: &Stage, request: u64, guard: Guard, chance: &mut
 }
 
 async fn renew(stage: &Stage, request: u64, guard: &Guard) {
+    stage.record(guard.key(), request, What::Renewing);
     match guard.refresh_with(FORCE).await {
         Ok(()) => {
             let until = stage.now().after(guard.remaining());

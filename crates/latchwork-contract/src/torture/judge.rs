@@ -1,5 +1,6 @@
 //! All histories together, and what is to be said of them.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use latchwork_lock::Moment;
 
 use super::stage::Stage;
-use crate::history::{Event, History, What, check, forgotten};
+use crate::history::{Event, History, Rule, What, check, forgotten};
 
 /// What happened in a run, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,11 +38,10 @@ pub struct Report {
     pub stalled: usize,
 }
 
-/// How many violations are shown; there are more in the histories.
-const SHOWN: usize = 20;
+/// How many violations of one rule are shown; there are more in the histories.
+const SHOWN: usize = 8;
 
 /// Reads everything and finds nothing.
-#[expect(clippy::print_stdout, reason = "what a run did is worth knowing when it passed, too")]
 pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
     let torture = &stage.part.torture;
     let directory = &stage.part.directory;
@@ -54,17 +54,19 @@ pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
     let mut found = check(&history);
     found.extend(forgotten(&history, torture.slack));
     let violations = found.len();
-    troubles.extend(found.iter().take(SHOWN).map(ToString::to_string));
+    let mut shown: HashMap<Rule, usize> = HashMap::new();
+    found.retain(|violation| {
+        let count = shown.entry(violation.rule).or_default();
+        *count += 1;
+        *count <= SHOWN
+    });
+    troubles.extend(found.iter().map(ToString::to_string));
     assert!(
         troubles.is_empty(),
-        "torture of {} found {violations} violations; LATCHWORK_SEED={}, histories in {}\n\
-         {report:?}\n{}",
-        torture.url,
-        torture.seed,
+        "{torture}\nfound {violations} violations; the histories are in {}\n{report:?}\n{}",
         directory.display(),
         troubles.join("\n")
     );
-    println!("nothing found: {report:?}");
     // Left behind it harms nobody.
     let _ = fs::remove_dir_all(directory);
     report

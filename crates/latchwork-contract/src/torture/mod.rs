@@ -5,25 +5,20 @@
 //! breaks, as one printed seed says. Everybody writes a [`history`](crate::history); at the end
 //! they are merged, and the checker must find nothing.
 //!
-//! A worker is the test's own program once more, in a test of the name `worker`:
+//! A worker is the test's own program once more, in its test of the name `worker`. So these are
+//! the two tests of a provider:
 //!
 //! ```no_run
 //! use latchwork_contract::torture::{self, Torture};
 //!
-//! # mod hidden {
-//! #[test]
-//! # fn attribute() {}
-//! # }
 //! fn worker() {
 //!     torture::worker(); // does nothing unless a supervisor has started this process
 //! }
 //!
-//! # mod hidden_too {
-//! #[test]
-//! # fn attribute() {}
-//! # }
 //! fn file() {
-//!     torture::run(Torture::at("file:///tmp/some-directory"));
+//!     let torture = Torture::at("file:///tmp/some-directory");
+//!     println!("{torture}"); // with its seed, before anything can go wrong
+//!     println!("{:?}", torture::run(torture));
 //! }
 //! ```
 //!

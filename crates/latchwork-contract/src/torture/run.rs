@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -36,9 +37,7 @@ pub fn run(torture: Torture) -> Report {
     };
     let mut crew = Crew::start(&stage);
     faults::make(&stage, &mut crew, &mut stage.chance(0), &runtime);
-    let torture = &stage.part.torture;
-    let patience = torture.longest_wait() + torture.slack + Duration::from_secs(3);
-    let mut troubles = crew.finish(stage.now().after(patience));
+    let mut troubles = crew.finish(stage.now().after(stage.part.torture.longest_end()));
     runtime.block_on(watcher).expect("no panic");
     troubles.extend(runtime.block_on(left_over(&stage)));
     judge(&stage, troubles)
@@ -53,34 +52,42 @@ pub fn run_here(locks: &Locks, torture: Torture) -> Report {
     let tasks_in_all = torture.tasks * torture.processes;
     let part = prepare(Torture { tasks: tasks_in_all, ..torture });
     let stage = Arc::new(Stage::open(part, locks).expect("the directory is there"));
-    runtime(2).block_on(async {
-        let (seen, broken) = (stage.clone(), stage.clone());
-        let mut all = tasks(&stage);
-        all.push(tokio::spawn(async move { watch(&seen).await }));
-        all.push(tokio::spawn(async move {
-            faults::make_here(&broken, broken.chance(u32::MAX)).await;
-        }));
-        let ended = join_all(all).await;
-        let mut troubles: Vec<String> =
-            ended.into_iter().filter_map(|ended| ended.err().map(|e| e.to_string())).collect();
-        troubles.extend(left_over(&stage).await);
-        stage.record("", 0, What::ProcessEnds { who: 0 });
-        judge(&stage, troubles)
-    })
+    let runtime = runtime(2);
+    let mut troubles = runtime.block_on(all_tasks(&stage));
+    troubles.extend(runtime.block_on(left_over(&stage)));
+    stage.record("", 0, What::ProcessEnds { who: 0 });
+    judge(&stage, troubles)
 }
 
-#[expect(clippy::print_stdout, reason = "the seed is printed before anything can go wrong")]
+/// Runs every duty of a run in tasks; tells what went wrong with them.
+async fn all_tasks(stage: &Arc<Stage>) -> Vec<String> {
+    let (seen, broken) = (stage.clone(), stage.clone());
+    let mut all = tasks(stage);
+    all.push(tokio::spawn(async move { watch(&seen).await }));
+    all.push(tokio::spawn(async move {
+        faults::make_here(&broken, broken.chance(u32::MAX)).await;
+    }));
+    let torture = &stage.part.torture;
+    let patience = torture.duration + torture.longest_end();
+    match tokio::time::timeout(patience, join_all(all)).await {
+        Ok(ended) => ended.into_iter().filter_map(|end| Some(end.err()?.to_string())).collect(),
+        Err(_) => vec!["a task did not come to its end".to_owned()],
+    }
+}
+
 fn prepare(torture: Torture) -> Part {
-    let seed = torture.seed;
-    let directory = directory(seed);
-    println!("torture of {}: LATCHWORK_SEED={seed}, in {}", torture.url, directory.display());
+    let directory = directory(&torture);
     let end = SystemClock.now().after(torture.duration);
     Part { torture, directory, number: 0, end }
 }
 
-fn directory(seed: u64) -> PathBuf {
-    let name = format!("latchwork-torture-{seed:016x}-{}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
+fn directory(torture: &Torture) -> PathBuf {
+    // Several runs of one process are apart, too: those with one seed, by their turn.
+    static TURNS: AtomicU32 = AtomicU32::new(0);
+    let (seed, process) = (torture.seed, std::process::id());
+    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+    let name = format!("latchwork-torture-{seed:016x}-{process}-{turn}");
+    let directory = torture.directory.join(name);
     std::fs::create_dir_all(&directory).expect("a temporary directory can be made");
     directory
 }

@@ -1,5 +1,7 @@
 //! How long, how many, and from which seed.
 
+use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 const SECONDS: u64 = 8;
 
 /// A torture run. Every field but the address has a default, which the environment may change.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Torture {
     /// Where the locks are, as for `Locks::connect`.
@@ -28,8 +30,9 @@ pub struct Torture {
     pub keys: u32,
     /// The shortest ttl. Others are up to three times as long.
     pub unit: Duration,
-    /// How much later than its patience a waiter may have its answer. It covers a busy machine,
-    /// and whoever was stopped while it had the backend to itself.
+    /// Where the run makes a directory for its histories, which it keeps when something was found.
+    pub directory: PathBuf,
+    /// How much later than its patience a waiter may have its answer, on a busy machine.
     pub slack: Duration,
 }
 
@@ -47,7 +50,8 @@ impl Torture {
             tasks: var("LATCHWORK_TORTURE_TASKS").unwrap_or(4),
             keys: var("LATCHWORK_TORTURE_KEYS").unwrap_or(8),
             unit: Duration::from_millis(400),
-            slack: Duration::from_secs(10),
+            directory: std::env::temp_dir(),
+            slack: Duration::from_secs(5),
         }
     }
 
@@ -61,6 +65,11 @@ impl Torture {
         Duration::from_secs(4).max(self.unit * 4)
     }
 
+    /// When everybody must have had an answer, counted from the end of the run.
+    pub(super) fn longest_end(&self) -> Duration {
+        self.longest_wait() + self.slack + Duration::from_secs(3)
+    }
+
     pub(super) fn key_names(&self) -> Vec<String> {
         (0..self.keys.max(1)).map(|i| format!("key-{i}")).collect()
     }
@@ -71,7 +80,50 @@ impl Torture {
     }
 }
 
+/// The address, and the variables that repeat the run.
+impl fmt::Display for Torture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Torture { duration, seed, processes, tasks, keys, .. } = self;
+        let url = without_secrets(&self.url);
+        write!(
+            f,
+            "torture of {url}: LATCHWORK_SEED={seed} LATCHWORK_TORTURE_SECONDS={} \
+             LATCHWORK_TORTURE_PROCESSES={processes} LATCHWORK_TORTURE_TASKS={tasks} \
+             LATCHWORK_TORTURE_KEYS={keys}",
+            duration.as_secs()
+        )
+    }
+}
+
+/// The address without whom it names and what it sets: there passwords are.
+fn without_secrets(url: &str) -> String {
+    let url = url.split_once('?').map_or(url, |(url, _)| url);
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+            format!("{scheme}://{place}")
+        }
+        None => url.to_owned(),
+    }
+}
+
 fn var<T: FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_tells_its_seed_and_no_password() {
+        let mut torture = Torture::at("postgres://me:secret@localhost:5432/locks?password=secret");
+        torture.seed = 7;
+        let told = torture.to_string();
+        assert!(told.starts_with("torture of postgres://localhost:5432/locks: LATCHWORK_SEED=7 "));
+        assert!(!told.contains("secret"), "{told}");
+        assert_eq!(without_secrets("file:///tmp/x"), "file:///tmp/x");
+        assert_eq!(without_secrets("memory:"), "memory:");
+    }
 }

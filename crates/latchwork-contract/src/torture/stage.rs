@@ -16,7 +16,7 @@ use super::settings::Torture;
 use crate::history::{Recorder, What};
 
 /// What a worker is told by its supervisor.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) torture: Torture,
     pub(super) directory: PathBuf,

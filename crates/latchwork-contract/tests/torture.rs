@@ -1,0 +1,74 @@
+//! The torture must be able to fail: providers that break one promise each.
+#![cfg(target_os = "linux")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
+
+mod mutant;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use latchwork_contract::torture::{self, Torture};
+use latchwork_lock::{InMemoryLockProvider, Locks};
+use mutant::{Flaw, Mutant};
+
+/// What a short run over a provider with this flaw says.
+fn said(flaw: Flaw) -> String {
+    let mut torture = Torture::at("memory:");
+    torture.duration = Duration::from_secs(2);
+    torture.unit = Duration::from_millis(150);
+    // Few keys, so that there is always somebody to wait for.
+    torture.keys = 2;
+    torture.slack = Duration::from_millis(100);
+    torture.directory = env!("CARGO_TARGET_TMPDIR").into();
+    let locks = Locks::new(Mutant { inner: InMemoryLockProvider::new(), flaw: Some(flaw) });
+    let run = AssertUnwindSafe(|| torture::run_here(&locks, torture));
+    match catch_unwind(run) {
+        Ok(report) => panic!("{flaw:?} was not found: {report:?}"),
+        Err(said) => *said.downcast::<String>().expect("a message with the seed in it"),
+    }
+}
+
+fn finds(flaw: Flaw, what: &str) {
+    let said = said(flaw);
+    assert!(said.contains(what) && said.contains("LATCHWORK_SEED="), "{flaw:?}: {said}");
+}
+
+#[test]
+fn two_at_once() {
+    finds(Flaw::ExcludesNobody, "Exclusion broken");
+}
+
+#[test]
+fn a_release_with_any_token() {
+    finds(Flaw::ReleasesForAnybody, "Exclusion broken");
+}
+
+#[test]
+fn a_fence_that_stands() {
+    finds(Flaw::FenceStands, "Fences broken");
+}
+
+#[test]
+fn a_lease_that_ends_too_early() {
+    finds(Flaw::ExpiresEarly, "Exclusion broken");
+}
+
+#[test]
+fn a_lease_that_never_ends() {
+    finds(Flaw::NeverExpires, "after the end there is still");
+}
+
+#[test]
+fn two_who_resume_one_lease() {
+    finds(Flaw::ResumesTwice, "broken");
+}
+
+#[test]
+fn a_break_that_breaks_nothing() {
+    finds(Flaw::BreaksNothing, "Revived broken");
+}
+
+#[test]
+fn a_wait_without_end() {
+    finds(Flaw::WaitsForEver, "Forgotten broken");
+}
