@@ -64,7 +64,7 @@ async fn l01_a_random_history_is_sound(f: Fixture) {
     let history = History::read([lines.as_slice()]).expect("what was written can be read");
     let grants = history.events().iter().filter(|e| matches!(e.what, What::Granted { .. })).count();
     let waits = history.events().iter().filter(|e| matches!(e.what, What::Queued { .. })).count();
-    assert!(grants > 50 && waits > 10, "seed {seed}: {grants} grants and {waits} waits say little");
+    assert!(grants > 10 && waits > 3, "seed {seed}: {grants} grants and {waits} waits say little");
     let found: Vec<_> = check(&history).iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "seed {seed}:\n{}", found.join("\n"));
 }
