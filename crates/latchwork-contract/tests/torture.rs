@@ -5,6 +5,7 @@
 mod mutant;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::time::Duration;
 
 use latchwork_contract::torture::{self, Torture};
@@ -19,10 +20,14 @@ fn said(flaw: Flaw) -> String {
     // Few keys, so that there is always somebody to wait for.
     torture.keys = 2;
     torture.slack = Duration::from_millis(100);
-    torture.directory = env!("CARGO_TARGET_TMPDIR").into();
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torture-{flaw:?}"));
+    torture.directory.clone_from(&directory);
     let locks = Locks::new(Mutant { inner: InMemoryLockProvider::new(), flaw: Some(flaw) });
     let run = AssertUnwindSafe(|| torture::run_here(&locks, torture));
-    match catch_unwind(run) {
+    let ended = catch_unwind(run);
+    // What was found here was known before.
+    let _ = std::fs::remove_dir_all(directory);
+    match ended {
         Ok(report) => panic!("{flaw:?} was not found: {report:?}"),
         Err(said) => *said.downcast::<String>().expect("a message with the seed in it"),
     }

@@ -1,9 +1,10 @@
 //! What happens to workers and to leases.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use latchwork_lock::{Fence, Result};
+use latchwork_lock::{Fence, Holder, Moment, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
@@ -13,13 +14,14 @@ use crate::history::What;
 
 /// Makes one fault after another until the run is over.
 pub(super) fn make(
-    stage: &Stage,
+    stage: &Arc<Stage>,
     crew: &mut Crew<'_>,
     chance: &mut StdRng,
     runtime: &tokio::runtime::Runtime,
 ) {
     let unit = stage.part.torture.unit;
     let mut next = stage.now();
+    let mut breaks = Vec::new();
     while !stage.is_over() {
         std::thread::sleep(Duration::from_millis(2));
         crew.go_on(stage.now());
@@ -35,9 +37,16 @@ pub(super) fn make(
                 let span = unit.mul_f64(chance.random_range(0.5..4.0));
                 crew.stop(victim, span, || runtime.block_on(is_stuck(stage)));
             }
-            _ => runtime.block_on(break_one(stage, chance)),
+            // Beside this loop: it may have to wait for one who is stopped, and only this loop
+            // can tell that one to go on.
+            _ => {
+                let (stage, order) = (stage.clone(), Order::random(chance));
+                breaks.push(runtime.spawn(async move { break_one(&stage, order).await }));
+            }
         }
     }
+    crew.go_on(Moment::NEVER);
+    runtime.block_on(join_all(breaks)).into_iter().for_each(|ended| ended.expect("no panic"));
 }
 
 /// The part of it that needs no processes.
@@ -45,19 +54,28 @@ pub(super) async fn make_here(stage: &Stage, mut chance: StdRng) {
     while !stage.is_over() {
         let pause = Duration::from_micros(chance.random_range(5_000..100_000));
         tokio::time::sleep(pause).await;
-        break_one(stage, &mut chance).await;
+        break_one(stage, Order::random(&mut chance)).await;
+    }
+}
+
+/// What an administrator is told to do.
+struct Order {
+    key: usize,
+    all: bool,
+}
+
+impl Order {
+    fn random(chance: &mut StdRng) -> Self {
+        Order { key: chance.random_range(0..usize::MAX), all: chance.random_bool(0.5) }
     }
 }
 
 /// An administrator ends all leases of a key, or the first that is seen.
-pub(super) async fn break_one(stage: &Stage, chance: &mut StdRng) {
-    let key = &stage.keys[chance.random_range(0..stage.keys.len())];
+async fn break_one(stage: &Stage, order: Order) {
+    let key = &stage.keys[order.key % stage.keys.len()];
     let since = stage.now();
-    let broken = if chance.random_bool(0.5) {
-        stage.locks.break_lock(key).await
-    } else {
-        break_seen(stage, key).await
-    };
+    let broken =
+        if order.all { stage.locks.break_lock(key).await } else { break_seen(stage, key).await };
     match broken {
         Ok(holders) => {
             for holder in holders {
@@ -72,7 +90,7 @@ pub(super) async fn break_one(stage: &Stage, chance: &mut StdRng) {
     }
 }
 
-async fn break_seen(stage: &Stage, key: &str) -> Result<Vec<latchwork_lock::Holder>> {
+async fn break_seen(stage: &Stage, key: &str) -> Result<Vec<Holder>> {
     let seen = stage.locks.inspect(key).await?;
     let Some(holder) = seen.holders.first() else { return Ok(Vec::new()) };
     let broken = stage.locks.break_lease(key, holder.fence).await?;
