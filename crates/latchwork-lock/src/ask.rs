@@ -103,7 +103,11 @@ impl Held {
             let abandoned = Abandoned::new(&self.locks, &self.request);
             let error = match self.locks.provider().acquire(&self.request).await {
                 Ok(Acquired::Granted(grant)) => {
-                    let fresh = tries.is_none() || grant.trusted_from.is_some();
+                    // An answer that was long under way, or found on asking again, may be as old
+                    // as the first question; nobody should be given a guard that is over.
+                    let from = grant.trusted_from.unwrap_or(self.request.sent_at);
+                    let known = tries.is_none() || grant.trusted_from.is_some();
+                    let fresh = known && clock.now().since(from) < self.request.ttl / 2;
                     match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
                             abandoned.disarm();
@@ -144,7 +148,7 @@ impl Held {
         }
     }
 
-    /// A grant found on asking again may be as old as the first question: starts its ttl anew.
+    /// Starts the ttl of a grant anew; none when the lease is over already.
     async fn begin_term(&self, grant: Grant) -> Result<Option<Grant>> {
         let now = self.locks.clock().now();
         let held = self.locks.provider().renew(self.proof(), self.request.ttl).await?;

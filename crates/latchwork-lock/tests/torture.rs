@@ -1,7 +1,7 @@
 //! Kills, stops, breaks and dropped futures over the providers of this crate, for some seconds
 //! each; see `latchwork_contract::torture` for how to run it longer.
 #![cfg(target_os = "linux")]
-#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
 #![allow(clippy::print_stdout, reason = "the seed, and what was done, are for whoever looks")]
 
 use latchwork_contract::torture::{self, Torture};
@@ -31,14 +31,30 @@ fn file() {
     processes(&format!("file://{}", directory.path().display()));
 }
 
-#[cfg(feature = "file")]
+#[cfg(feature = "sqlite")]
+#[test]
+fn sqlite() {
+    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let directory = directory.expect("a temporary directory");
+    processes(&format!("sqlite://{}/locks.db", directory.path().display()));
+}
+
+/// A missing server is named on a laptop, and a failure in CI.
+#[cfg(feature = "postgres")]
+#[test]
+fn postgres() {
+    match std::env::var("LATCHWORK_TEST_POSTGRES") {
+        Ok(url) => processes(&url),
+        Err(_) if std::env::var_os("CI").is_none() => {
+            println!("skipped: no server; `scripts/services up postgres` starts one");
+        }
+        Err(_) => panic!("no server: LATCHWORK_TEST_POSTGRES is not set"),
+    }
+}
+
+#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres"))]
 fn processes(url: &str) {
     let torture = Torture::at(url);
     println!("{torture}");
     println!("{:?}", torture::run(torture));
 }
-
-// ---- a place for the others --------------------------------------------------------------------
-// `sqlite`, as it comes: the same as `file`, with an address of `sqlite://{directory}/locks.db`.
-// `postgres`, as it comes: `processes(&url)`, with the url that the services tell;
-// a missing server is named as skipped on a laptop and a failure in CI. Runs are apart by prefix.

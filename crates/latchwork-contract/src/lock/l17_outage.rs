@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l17_an_outage_is_retried_within_the_wait, [Wait]),
     case!(l17_a_lost_answer_is_found_again, [Wait, Inspect, Exclusion]),
     case!(l17_a_lost_answer_found_again_lasts_its_ttl, [Wait, Exclusion, Expiry]),
+    case!(l17_a_late_answer_is_no_dead_guard, [Wait, Renew, Exclusion, Expiry]),
     case!(l17_fail_fast_says_unavailable, []),
     case!(l17_an_outage_of_a_taken_key_is_not_contention, [Exclusion]),
     case!(l17_an_outage_is_bounded_by_the_wait, [Wait]),
@@ -179,6 +180,23 @@ async fn l17_giving_up_while_waiting_queues_a_release(f: Fixture) {
     assert_eq!(code(f.within(wait + SLACK, "it gives up", asking).await), "lock_unavailable");
     ours.close().await;
     f.free(&theirs, &key).await.release().await.expect("held");
+}
+
+async fn l17_a_late_answer_is_no_dead_guard(f: Fixture) {
+    let (ours, faults) = f.open_flaky().await;
+    let key = f.key("a");
+    let ttl = f.ttl() * 4;
+    let (reached, go) = faults.hold_answer(Operation::Acquire);
+    let (locks, name) = (ours.clone(), key.clone());
+    let asking = tokio::spawn(async move { locks.lock(&name).ttl(ttl).wait(LONG).acquire().await });
+    reached.await.expect("the call arrives");
+    // The lease is there, but its trust is over when its holder hears of it.
+    f.pass(ttl * 95 / 100).await;
+    drop(go);
+    let guard = f.within(LONG, "it is let in", asking).await.expect("no panic");
+    let guard = guard.expect("nobody else wants it");
+    assert!(guard.is_held(), "a guard that was over before it was given: {guard:?}");
+    guard.release().await.expect("held");
 }
 
 async fn l17_a_dropped_future_leaves_no_grant(f: Fixture) {
