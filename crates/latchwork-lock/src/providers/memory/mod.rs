@@ -1,6 +1,7 @@
 //! Locks between the tasks and threads of one process.
 
 mod provider;
+mod record;
 mod store;
 mod sync;
 mod wait;

@@ -1,4 +1,4 @@
-//! Where the truth lives: 64 shards of entries that exist only while somebody holds or waits.
+//! Where the truth lives: 512 shards of entries that exist only while somebody holds or waits.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,24 +7,21 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use hashbrown::{HashTable, hash_table};
 use smallvec::SmallVec;
 
+use super::record::{Ended, Entries, Seat, State, party};
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
-use crate::rules::{Held, Id, Party, Reporter, Rules, Verdict};
+use crate::rules::{Id, Reporter, Rules, Verdict};
 use crate::{
-    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Mode, Moment, Wait,
+    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Wait,
     process_label,
 };
 
 /// A power of two, above any sensible number of cores; the shard is the hash's upper bits, since
 /// the table inside uses the lower ones.
-const SHARDS: usize = 64;
-
-/// Room that a shard keeps for itself, so that its bytes end as they began (L16) without a
-/// reallocation for each first key. What a table of 16 buckets holds.
-const KEPT_ENTRIES: usize = 14;
+const SHARDS: usize = 1 << SHARD_BITS;
+const SHARD_BITS: u32 = 9;
 
 /// Tasks to wake once the shard is unlocked.
 type Wakers = SmallVec<[Waker; 2]>;
@@ -39,88 +36,12 @@ pub(super) struct Store {
 }
 
 struct Shard {
-    entries: HashTable<Entry>,
+    entries: Entries,
     last_fence: u64,
     /// No waiter's deadline and no waited-for lease ends before this.
     due: Moment,
     /// Leases that left their guard, by their expiry: nobody's drop will clean up after them.
     handed_over: BinaryHeap<Reverse<(Moment, Key)>>,
-}
-
-struct Entry {
-    key: Key,
-    state: State,
-}
-
-/// Nearly every key has one exclusive holder without a name, and nobody waits: that fits into two
-/// cache lines. Whatever else happens to a key is a matter for the full rules.
-enum State {
-    Lone(Lone),
-    Full(Box<Rules<Seat>>),
-}
-
-struct Lone {
-    /// In halves: whole, its alignment would cost eight bytes.
-    id: [u64; 2],
-    fence: Fence,
-    since: Moment,
-    expires: Moment,
-    ttl: Duration,
-}
-
-impl State {
-    /// The first grant of a key that nobody had.
-    #[inline]
-    fn begin(&mut self, request: &AcquireRequest, now: Moment, fence: Fence) {
-        let plain = request.mode == Mode::Exclusive;
-        if plain && request.owner.is_none() && request.note.is_none() {
-            if let State::Lone(lone) = self {
-                lone.id = halves(request.token.expose());
-                lone.fence = fence;
-                lone.since = now;
-                lone.expires = now.after(request.ttl);
-                lone.ttl = request.ttl;
-            }
-            return;
-        }
-        let expires = now.after(request.ttl);
-        let party = party(request, now, Seat { waker: None, deadline: now });
-        let held = Held { party, fence, previous: None, expires, claimed: true };
-        *self = State::full(held);
-    }
-
-    fn is_lone(&self, id: Id) -> bool {
-        matches!(self, State::Lone(lone) if lone.id == halves(id))
-    }
-
-    fn full(held: Held<Seat>) -> Self {
-        let mut rules = Box::new(Rules::default());
-        rules.last_fence = Some(held.fence);
-        rules.holders.push(held);
-        State::Full(rules)
-    }
-}
-
-fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Party<Seat> {
-    Party {
-        id: request.token.expose(),
-        mode: request.mode,
-        owner: request.owner.clone(),
-        note: request.note.clone(),
-        ttl: request.ttl,
-        since: now,
-        extra,
-    }
-}
-
-fn halves(id: Id) -> [u64; 2] {
-    [(id >> 64) as u64, id as u64]
-}
-
-/// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
-struct Seat {
-    waker: Option<Waker>,
-    deadline: Moment,
 }
 
 /// What a waiter finds when it looks.
@@ -138,7 +59,7 @@ impl Store {
         let micros = u64::try_from(since_zero.as_micros()).unwrap_or(u64::MAX);
         let shard = || {
             CachePadded::new(Mutex::new(Shard {
-                entries: HashTable::with_capacity(KEPT_ENTRIES),
+                entries: Entries::default(),
                 last_fence: 0,
                 due: Moment::NEVER,
                 handed_over: BinaryHeap::new(),
@@ -153,7 +74,7 @@ impl Store {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
-        self.shards[(hash >> 58) as usize].lock()
+        self.shards[(hash >> (64 - SHARD_BITS)) as usize].lock()
     }
 
     /// Takes a key that nobody has.
@@ -218,7 +139,7 @@ impl Store {
         let key = &request.key;
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
-        let Some(entry) = entries.find_mut(key.process_hash(), |e| e.key == *key) else {
+        let Some(entry) = entries.find(key) else {
             unreachable!("the key was taken, and the shard is locked");
         };
         let mut wakers = Wakers::new();
@@ -263,7 +184,7 @@ impl Store {
     fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
-        let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
+        let Some(entry) = shard.entries.find(key) else {
             return Look::Gone;
         };
         let rules = entry.rules();
@@ -304,13 +225,9 @@ impl Store {
     pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
-        // A token is found sooner than a name is compared.
-        let found = shard.entries.find_entry(hash, |e| e.state.is_lone(id) || e.key == *key);
-        let Ok(entry) = found else { return };
-        if entry.get().state.is_lone(id) {
-            entry.remove();
-            shard.shrink();
-            return;
+        match shard.entries.end_lone(key, id) {
+            Ended::Yes | Ended::NoKey => return,
+            Ended::Otherwise => {}
         }
         self.change_in(shard, key, |rules, _| {
             if rules.release(id).is_none() {
@@ -333,7 +250,7 @@ impl Store {
         let now = self.clock.now();
         let mut shard = self.shard(hash);
         let Shard { entries, last_fence, .. } = &mut *shard;
-        let entry = entries.find_mut(hash, |e| e.key == *key)?;
+        let entry = entries.find(key)?;
         let rules = entry.rules();
         if rules.holder_mut(old).is_some_and(|h| h.expires <= now) {
             return None;
@@ -347,7 +264,7 @@ impl Store {
         let hash = key.process_hash();
         let now = self.clock.now();
         let mut shard = self.shard(hash);
-        let Some(entry) = shard.entries.find_mut(hash, |e| e.key == *key) else {
+        let Some(entry) = shard.entries.find(key) else {
             return false;
         };
         let expires = match entry.rules().holder_mut(id) {
@@ -372,7 +289,7 @@ impl Store {
         let report = Reporter::new(&*self.clock);
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
-        match shard.entries.find_mut(hash, |e| e.key == *key) {
+        match shard.entries.find(key) {
             Some(entry) => entry.inspect(&report),
             None => Inspection { key: key.as_str().to_owned(), ..Inspection::default() },
         }
@@ -399,7 +316,7 @@ impl Store {
     /// Frees everything; who waits is granted what it waits for.
     pub(super) fn clear(self: &Arc<Self>) {
         for shard in &self.shards {
-            let keys: Vec<Key> = shard.lock().entries.iter().map(|e| e.key.clone()).collect();
+            let keys: Vec<Key> = shard.lock().entries.iter_mut().map(|e| e.key.clone()).collect();
             for key in keys {
                 self.break_lock(&key, None);
             }
@@ -438,13 +355,12 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
-        let hash = key.process_hash();
         let mut wakers = Wakers::new();
         let Shard { entries, last_fence, due, .. } = &mut *shard;
-        let mut entry = entries.find_entry(hash, |e| e.key == *key).ok()?;
+        let entry = entries.find(key)?;
         let mut read = None;
         let mut now = || *read.get_or_insert_with(|| self.clock.now());
-        let rules = entry.get_mut().rules();
+        let rules = entry.rules();
         let out = change(rules, &mut now);
         if !rules.queue.is_empty() {
             let now = now();
@@ -455,8 +371,7 @@ impl Store {
         let look = rules.look_again();
         *due = (*due).min(look);
         if rules.is_empty() {
-            let (gone, _) = entry.remove();
-            shard.shrink();
+            let gone = entries.remove(key);
             drop(shard);
             drop(gone);
         } else {
@@ -475,14 +390,10 @@ impl Shard {
         if !self.handed_over.is_empty() {
             self.forget_handed_over(now);
         }
-        let key = &request.key;
-        let hash = key.process_hash();
-        let entry = self.entries.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-        let hash_table::Entry::Vacant(vacant) = entry else { return None };
-        let fence = next_fence(&mut self.last_fence, epoch, now);
         // First the room and then what is in it, for the reason given at `Held::name`.
-        let entry = vacant.insert(Entry::BLANK).into_mut();
-        entry.key.clone_from(key);
+        let entry = self.entries.vacant(&request.key)?;
+        let fence = next_fence(&mut self.last_fence, epoch, now);
+        entry.key.clone_from(&request.key);
         entry.state.begin(request, now, fence);
         Some(fence)
     }
@@ -509,7 +420,6 @@ impl Shard {
             *due = deadlines.fold(*due, Moment::min).min(rules.look_again());
             !rules.is_empty()
         });
-        self.shrink();
     }
 
     /// Drops leases that left their guard and ran out. Usually there are none.
@@ -517,16 +427,14 @@ impl Shard {
         let Shard { entries, handed_over, .. } = self;
         while handed_over.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Some(Reverse((_, key))) = handed_over.pop() else { return };
-            let Ok(mut entry) = entries.find_entry(key.process_hash(), |e| e.key == key) else {
-                continue;
-            };
-            let rules = entry.get_mut().rules();
+            let Some(entry) = entries.find(&key) else { continue };
+            let rules = entry.rules();
             if !rules.queue.is_empty() {
                 continue; // its waiters will see to it
             }
             rules.expire(now);
             if rules.is_empty() {
-                entry.remove();
+                entries.remove(&key);
             } else {
                 // Resumed or renewed meanwhile: look again when that ends.
                 let at = rules.next_expiry();
@@ -535,68 +443,7 @@ impl Shard {
         }
         if handed_over.is_empty() && handed_over.capacity() > 0 {
             *handed_over = BinaryHeap::new();
-            self.shrink();
         }
-    }
-
-    /// Gives memory back after a flood of keys.
-    fn shrink(&mut self) {
-        let (len, capacity) = (self.entries.len(), self.entries.capacity());
-        if capacity > KEPT_ENTRIES && len < capacity / 4 {
-            self.entries.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
-        }
-    }
-}
-
-impl Rules<Seat> {
-    /// When a lease that somebody waits behind runs out; the timer knows the deadlines of the
-    /// waiters from when they came.
-    fn look_again(&self) -> Moment {
-        if self.queue.is_empty() { Moment::NEVER } else { self.next_expiry() }
-    }
-}
-
-impl Entry {
-    const BLANK: Entry = Entry {
-        key: Key::BLANK,
-        state: State::Lone(Lone {
-            id: [0; 2],
-            fence: Fence::new(0),
-            since: Moment::from_nanos(0),
-            expires: Moment::from_nanos(0),
-            ttl: Duration::ZERO,
-        }),
-    };
-
-    fn rules(&mut self) -> &mut Rules<Seat> {
-        if let State::Lone(lone) = &self.state {
-            let party = Party {
-                id: Id::from(lone.id[0]) << 64 | Id::from(lone.id[1]),
-                mode: Mode::Exclusive,
-                owner: None,
-                note: None,
-                ttl: lone.ttl,
-                since: lone.since,
-                extra: Seat { waker: None, deadline: lone.since },
-            };
-            let held = Held {
-                party,
-                fence: lone.fence,
-                previous: None,
-                expires: lone.expires,
-                claimed: true,
-            };
-            self.state = State::full(held);
-        }
-        match &mut self.state {
-            State::Full(rules) => rules,
-            State::Lone(_) => unreachable!("replaced above"),
-        }
-    }
-
-    fn inspect(&mut self, report: &Reporter) -> Inspection {
-        let key = self.key.clone();
-        report.inspection(key.as_str(), self.rules(), |_| process_label().to_owned())
     }
 }
 
