@@ -160,6 +160,14 @@ impl State {
         *self = State::full(held);
     }
 
+    /// When the lone lease with this token ends.
+    pub(super) fn lone_until(&self, id: Id) -> Option<Moment> {
+        match self {
+            State::Lone(lone) if lone.id == halves(id) => Some(lone.expires),
+            _ => None,
+        }
+    }
+
     pub(super) fn is_lone(&self, id: Id) -> bool {
         matches!(self, State::Lone(lone) if lone.id == halves(id))
     }

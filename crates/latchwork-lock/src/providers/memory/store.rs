@@ -211,7 +211,14 @@ impl Store {
 
     /// Ends a lease, or leaves the queue. True when it was held and had not run out.
     pub(super) fn release(self: &Arc<Self>, key: &Key, id: Id) -> bool {
-        self.change(key, |rules, now| match rules.release(id) {
+        let mut shard = self.shard(key.process_hash());
+        let lone_until = shard.entries.find(key).and_then(|entry| entry.state.lone_until(id));
+        if let Some(until) = lone_until {
+            shard.entries.end_lone(key, id);
+            drop(shard);
+            return until > self.clock.now();
+        }
+        self.change_in(shard, key, |rules, now| match rules.release(id) {
             Some(held) => held.expires > now(),
             None => {
                 rules.leave(id);
