@@ -221,7 +221,7 @@ pub struct Lease {
 
 /// What can be shown of a lock to anybody: a lease without its secret.
 ///
-/// Seed of `TransitionContext::lock_state`: it says whether something is
+/// What a paused transition will show of its lock: whether something is
 /// locked, since when and for how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockState {

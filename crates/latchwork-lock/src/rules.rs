@@ -1,7 +1,8 @@
 //! The rules of one key, free of storage, time and threads: who is let in, who waits, who is
-//! next. Every provider that decides in Rust (memory, file) decides here.
+//! next. Every provider that decides in Rust (memory, file, SQLite, PostgreSQL) decides here.
 //!
-//! `X` is what a provider remembers of whoever asked: a waker in memory, a process in a file.
+//! `X` is what a provider remembers of whoever asked: a waker in memory, a process in a
+//! file, a client in a database.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
