@@ -16,6 +16,7 @@ mod suite;
 mod table;
 
 mod blocking;
+mod dropped;
 mod l01_exclusion;
 mod l02_expiry;
 mod l03_tokens;
