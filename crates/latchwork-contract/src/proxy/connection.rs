@@ -52,6 +52,9 @@ impl<'a> Open<'a> {
         if self.shared.strandings.load(Ordering::Relaxed) > self.strandings {
             return Flow::Drop;
         }
+        if direction == Direction::ToClient && self.shared.is_one_too_many() {
+            return Flow::Drop;
+        }
         self.shared.rules.borrow().flow(direction)
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -68,11 +68,22 @@ pub(super) struct Shared {
     pub(super) cuts: watch::Sender<u64>,
     /// Counts the strandings; a connection that is older than the last one is lost.
     pub(super) strandings: AtomicU64,
+    /// How many answers may still pass; negative when they are not counted.
+    pub(super) answers: AtomicI64,
     pub(super) connections: AtomicU64,
     pub(super) open: AtomicU64,
     pub(super) to_server: AtomicU64,
     pub(super) to_client: AtomicU64,
     pub(super) dropped: AtomicU64,
+}
+
+impl Shared {
+    /// Counts one answer, where they are counted; whether it must not pass.
+    pub(super) fn is_one_too_many(&self) -> bool {
+        let count = |left: i64| (left > 0).then(|| left - 1);
+        let before = self.answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        before == Err(0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +116,7 @@ impl Proxy {
             rules: watch::Sender::default(),
             cuts: watch::Sender::default(),
             strandings: AtomicU64::new(0),
+            answers: AtomicI64::new(-1),
             connections: AtomicU64::new(0),
             open: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
@@ -126,6 +138,7 @@ impl Proxy {
     /// # Errors
     /// When connections were refused and the port has meanwhile gone to another.
     pub async fn pass(&self) -> io::Result<()> {
+        self.shared.answers.store(-1, Ordering::Relaxed);
         self.shared.rules.send_replace(Rules::default());
         self.door(Listen::Open).await
     }
@@ -136,6 +149,12 @@ impl Proxy {
             Direction::ToServer => rules.to_server = flow,
             Direction::ToClient => rules.to_client = flow,
         });
+    }
+
+    /// Lets so many answers pass, of all connections together, and throws those after them away:
+    /// so the one that is lost can be any of those that a client waits for.
+    pub fn pass_answers(&self, count: u32) {
+        self.shared.answers.store(i64::from(count), Ordering::Relaxed);
     }
 
     /// Throws everything away, and accepts new connections without ever forwarding them: what

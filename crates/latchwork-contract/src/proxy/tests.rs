@@ -182,3 +182,18 @@ async fn what_is_stranded_is_silent_for_ever_and_new_connections_work() {
     say(&mut new, "lost").await;
     assert!(silent(&mut new).await);
 }
+
+#[tokio::test]
+async fn answers_are_lost_from_a_number_on() {
+    let proxy = before_echo().await;
+    let mut stream = connect(&proxy).await;
+    proxy.pass_answers(1);
+    say(&mut stream, "hello").await;
+    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    say(&mut stream, "lost").await;
+    assert!(silent(&mut stream).await);
+    assert_eq!(proxy.counts().to_server, 9);
+    proxy.pass().await.expect("it listens");
+    say(&mut stream, "again").await;
+    assert_eq!(hear(&mut stream).await.expect("an answer"), "again");
+}

@@ -26,7 +26,7 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
         trust_ends_in_time_while_nobody_answers,
         a_grant_whose_answer_was_lost_is_found_again,
         a_grant_whose_answer_is_never_heard_is_given_back,
-        a_release_whose_answer_was_lost_has_happened,
+        a_release_whose_answer_was_lost_disturbs_nobody,
         stranded_connections_are_given_up,
         a_waiter_whose_notices_are_swallowed_gets_its_turn,
         a_slow_network_is_only_slow,
@@ -36,6 +36,13 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
 
 /// When a call that nobody answers must have come back, after the time that it was given.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// More answers than any call waits for.
+const ANSWERS: u32 = 40;
+
+/// Long enough for a call to come to where it waits for what is lost; one that is slower is only
+/// tested less.
+const A_WHILE: Duration = Duration::from_millis(400);
 
 const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 
@@ -302,27 +309,36 @@ async fn trust_ends_in_time_while_nobody_answers(room: Room) {
     .await;
 }
 
+/// Which of the answers is the grant only the provider knows: so each of them is lost in turn.
 async fn a_grant_whose_answer_was_lost_is_found_again(room: Room) {
     let line = Line::open(&room, Outage::LostAnswers).await;
-    let key = line.key("a");
-    line.begin().await;
-    let asking = waiter(&line.locks, &key);
-    let mut fence = None;
-    eventually("the grant is made", async || {
+    let mut found_again = 0;
+    for answers in 0..ANSWERS {
+        let key = line.key(&format!("{answers}"));
+        line.proxy.pass_answers(answers);
+        let asking = waiter(&line.locks, &key);
+        tokio::time::sleep(A_WHILE).await;
+        let answered = asking.is_finished();
         let seen = line.direct.inspect(&key).await.expect("it answers");
-        fence = seen.holders.first().map(|holder| holder.fence);
-        fence.is_some()
-    })
-    .await;
-    line.end().await;
-    line.proxy.cut();
-    let guard = asking.await.expect("no panic").expect("it was granted");
-    assert_eq!(Some(guard.fence()), fence, "the same grant");
-    let seen = line.direct.inspect(&key).await.expect("it answers");
-    assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{seen:?}");
-    assert!(line.direct.lock(&key).try_acquire().await.expect("it answers").is_none());
-    guard.release().await.expect("held");
-    line.is_free(&key).await;
+        let granted = seen.holders.first().map(|holder| holder.fence);
+        line.end().await;
+        line.proxy.cut();
+        let guard = asking.await.expect("no panic").expect("it was granted");
+        if let Some(granted) = granted {
+            assert_eq!(guard.fence(), granted, "after {answers} answers: the same grant");
+            found_again += usize::from(!answered);
+        }
+        let seen = line.direct.inspect(&key).await.expect("it answers");
+        assert_eq!((seen.holders.len(), seen.waiters.len()), (1, 0), "{seen:?}");
+        assert!(line.direct.lock(&key).try_acquire().await.expect("it answers").is_none());
+        guard.release().await.expect("held");
+        line.is_free(&key).await;
+        if answered {
+            assert!(found_again > 0, "no answer was that of a grant");
+            return;
+        }
+    }
+    panic!("it needs more than {ANSWERS} answers?");
 }
 
 async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
@@ -338,24 +354,49 @@ async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
     line.is_well().await;
 }
 
-async fn a_release_whose_answer_was_lost_has_happened(room: Room) {
+async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
     let line = Line::open(&room, Outage::LostAnswers).await;
-    let key = line.key("a");
-    let guard = line.locks.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
-    let fence = guard.fence();
-    line.begin().await;
-    let releasing = tokio::spawn(guard.release());
-    line.is_free(&key).await;
-    let next = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("free");
-    assert!(next.fence() > fence);
-    line.end().await;
-    line.proxy.cut();
-    // Whether it was this question that ended it cannot be told any more.
-    let _ = line.returns(Duration::ZERO, releasing).await.expect("no panic");
-    line.locks.close().await;
-    let seen = line.direct.inspect(&key).await.expect("it answers");
-    assert_eq!(seen.holders.len(), 1, "the next one was disturbed: {seen:?}");
-    next.release().await.expect("held");
+    let mut unheard = 0;
+    for answers in 0..ANSWERS {
+        let key = line.key(&format!("{answers}"));
+        let guard = line.locks.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
+        let fence = guard.fence();
+        line.proxy.pass_answers(answers);
+        let releasing = tokio::spawn(guard.release());
+        tokio::time::sleep(A_WHILE).await;
+        let answered = releasing.is_finished();
+        // As soon as the key is free it is another's, while the first one still asks.
+        let free = !line.direct.exists(&key).await.expect("it answers");
+        let next = match free {
+            true => line.direct.lock(&key).ttl(secs(600)).try_acquire().await.expect("it answers"),
+            false => None,
+        };
+        unheard += usize::from(next.is_some() && !answered);
+        line.end().await;
+        line.proxy.cut();
+        match line.returns(Duration::ZERO, releasing).await.expect("no panic") {
+            Ok(()) => {}
+            // Whether it was this question that ended it cannot be told any more.
+            Err(error) => assert_eq!(error.code(), "lock_unavailable", "{error}"),
+        }
+        let next = match next {
+            Some(next) => next,
+            None => {
+                let asking = line.direct.lock(&key).ttl(secs(600)).wait(secs(20)).acquire();
+                asking.await.expect("it is released in the end")
+            }
+        };
+        line.locks.close().await;
+        assert!(next.fence() > fence);
+        let seen = line.direct.inspect(&key).await.expect("it answers");
+        assert_eq!(seen.holders.len(), 1, "the next one was disturbed: {seen:?}");
+        next.release().await.expect("held");
+        if answered {
+            assert!(unheard > 0, "no answer was that of a release");
+            return;
+        }
+    }
+    panic!("it needs more than {ANSWERS} answers?");
 }
 
 async fn stranded_connections_are_given_up(room: Room) {
