@@ -84,7 +84,7 @@ BEGIN
 END $$;
 
 -- The newest fence that was seen with a write (see PostgresFenceGate).
-CREATE TABLE latchwork_fence_gate (
+CREATE TABLE IF NOT EXISTS latchwork_fence_gate (
     key text COLLATE "C" PRIMARY KEY,
     fence bigint NOT NULL
 );
@@ -99,6 +99,9 @@ pub(super) fn begin(turn: i64) -> String {
          SELECT pg_advisory_xact_lock({turn})"
     )
 }
+
+pub(super) const COMMIT: &str = "COMMIT";
+pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
 /// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
