@@ -2,8 +2,10 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::print_stdout,
     reason = "a test says what went wrong by panicking"
 )]
 
+mod examples;
 mod format;
 mod model;
