@@ -3,6 +3,8 @@
 //!
 //! `cargo run -p latchwork-flow --example idempotent_resume`
 
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -76,7 +78,7 @@ async fn paused(machine: &StateMachine<JsonState>, articles: &Articles) -> Resul
 }
 
 /// The three stories, each as a line.
-pub async fn run() -> Result<Vec<String>> {
+pub(crate) async fn run() -> Result<Vec<String>> {
     let mut told = Vec::new();
     let draft = JsonState::new(json!({"id": "A-1", "status": "draft"}))?;
     let articles: Articles = Arc::new(Mutex::new(draft.clone()));

@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p latchwork-flow --example lock_monitoring`
 
+#![allow(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,7 +43,7 @@ impl<S: State> Observer<S> for LockMonitor {
 }
 
 /// Two transitions of one article at a time, and one that comes back too late; what was counted.
-pub async fn run() -> Result<Vec<String>> {
+pub(crate) async fn run() -> Result<Vec<String>> {
     let monitor = LockMonitor::default();
     let locks = Locks::connect("memory:").await?;
     let machine = StateMachine::<JsonState>::builder("publish")

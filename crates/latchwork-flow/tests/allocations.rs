@@ -2,6 +2,7 @@
 //!
 //! Alone in its binary, because the count is of the whole process.
 #![expect(unsafe_code, reason = "an allocator that counts is an allocator")]
+#![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
