@@ -10,7 +10,7 @@ use latchwork_payments::infrastructure::{MemoryStore, SqliteStore};
 use tokio::sync::Notify;
 
 use crate::hooked::Hooked;
-use crate::support::{World, code, soon};
+use crate::support::{World, amount, code, key, soon, transfer};
 
 /// Longer than a lease of 30 s.
 const STOPPED: Duration = Duration::from_secs(31);
@@ -96,6 +96,31 @@ async fn a_late_save_does_not_slip_in_between(store: impl Store) {
     assert_eq!(setup.store.captures_of(id).await.expect("read"), [ben.capture]);
 }
 
+/// A transfer writes two payments under two leases: one that ended is enough to refuse both.
+async fn a_late_transfer_moves_nothing(store: impl Store) {
+    let clock = ManualClock::new();
+    let ben = Arc::new(World::new(locks(&clock), clock.clone(), store.clone()));
+    let (a, b) = (ben.authorized(10_000).await, ben.authorized(10_000).await);
+    let stopped = Hooked::new(store, {
+        let (clock, ben) = (clock.clone(), ben.clone());
+        move || {
+            let (clock, ben) = (clock.clone(), ben.clone());
+            async move {
+                clock.advance(STOPPED);
+                ben.capture(b, "ben", 10_000).await.expect("the leases are over");
+            }
+        }
+    });
+    let ana = World::new(ben.locks.clone(), clock, stopped);
+    let late = ana.service.transfer.execute(transfer(a, b, "ana", 500));
+    assert_eq!(code(soon("Ana ends", late).await), "stale_fence");
+    for id in [a, b] {
+        assert_eq!(ben.payment(id).await.data().amount, amount(10_000));
+    }
+    let moved = ben.store.transfer_by_key(a, &key("ana")).await.expect("read");
+    assert_eq!(moved, None);
+}
+
 async fn sqlite() -> (tempfile::TempDir, SqliteStore) {
     let directory = tempfile::tempdir().expect("a directory");
     let store = SqliteStore::open(directory.path().join("payments.db")).await.expect("a file");
@@ -122,4 +147,15 @@ async fn a_late_save_does_not_slip_in_between_in_memory() {
 async fn a_late_save_does_not_slip_in_between_in_sqlite() {
     let (_directory, store) = sqlite().await;
     a_late_save_does_not_slip_in_between(store).await;
+}
+
+#[tokio::test]
+async fn a_late_transfer_moves_nothing_in_memory() {
+    a_late_transfer_moves_nothing(MemoryStore::new()).await;
+}
+
+#[tokio::test]
+async fn a_late_transfer_moves_nothing_in_sqlite() {
+    let (_directory, store) = sqlite().await;
+    a_late_transfer_moves_nothing(store).await;
 }

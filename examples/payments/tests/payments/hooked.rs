@@ -1,4 +1,4 @@
-//! A store that does something between the check and the save of a capture.
+//! A store that does something between the check and the save of a capture or a transfer.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use latchwork_payments::domain::{Capture, IdempotencyKey, Payment, PaymentId, Tr
 #[derive(Clone)]
 pub(crate) struct Hooked<S> {
     inner: S,
-    before_capture: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
+    before_save: Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>,
 }
 
 impl<S: Store> Hooked<S> {
@@ -22,7 +22,7 @@ impl<S: Store> Hooked<S> {
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        Hooked { inner, before_capture: Arc::new(move || hook().boxed()) }
+        Hooked { inner, before_save: Arc::new(move || hook().boxed()) }
     }
 }
 
@@ -62,8 +62,8 @@ impl<S: Store> UnitOfWork for Hooked<S> {
     }
 
     async fn commit(&self, fences: &Fences, changes: Changes) -> Result<()> {
-        if !changes.captures.is_empty() {
-            (self.before_capture)().await;
+        if !(changes.captures.is_empty() && changes.transfers.is_empty()) {
+            (self.before_save)().await;
         }
         self.inner.commit(fences, changes).await
     }

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use latchwork_lock::{InMemoryLockProvider, LockConfig, Locks, ManualClock};
-use latchwork_payments::application::ports::{CaptureRepository as _, Store, lock_key};
+use latchwork_payments::application::ports::{
+    CaptureRepository as _, Changes, Fences, Store, UnitOfWork as _, lock_key,
+};
 use latchwork_payments::application::{Decision, Error};
-use latchwork_payments::domain::{PaymentId, PaymentState};
+use latchwork_payments::domain::{Capture, PaymentId, PaymentState};
 use latchwork_payments::infrastructure::{MemoryStore, SqliteStore};
 
 use crate::support::{
@@ -236,6 +238,38 @@ async fn sqlite_keeps_everything_over_a_restart() {
     world.capture(other, "key", 100).await.expect("its fences go on too");
 }
 
+/// A capture that cannot be saved takes the change of its payment with it.
+#[tokio::test]
+async fn sqlite_saves_all_or_nothing() {
+    let setting = OnSqlite::new();
+    let world = setting.open().await;
+    let (id, other) = (world.authorized(100).await, world.authorized(100).await);
+    let capture = world.capture(other, "key", 100).await.expect("captured").capture;
+    let before = world.payment(id).await;
+    let mut payment = before.clone();
+    payment.capture(world.time.now(), amount(100)).expect("legal");
+    // The name of a capture that there is.
+    let twin = Capture { payment_id: id, ..capture };
+    let changes = Changes { payments: vec![payment], captures: vec![twin], transfers: vec![] };
+    let error = world.store.commit(&Fences::of([]), changes).await.expect_err("no twins");
+    assert_eq!((error.code(), error.is_temporary()), ("store_failed", false));
+    assert_eq!(world.payment(id).await, before);
+    world.capture(id, "key", 100).await.expect("nothing stands in the way");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sqlite_may_be_opened_by_many_at_once() {
+    for _ in 0..4 {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("payments.db");
+        let opening: Vec<_> =
+            (0..8).map(|_| tokio::spawn(SqliteStore::open(file.clone()))).collect();
+        for opened in opening {
+            opened.await.expect("no panic").expect("opened");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_damaged_row_is_named_and_not_used() {
     let setting = OnSqlite::new();
@@ -265,5 +299,9 @@ async fn a_file_that_is_no_database_is_refused() {
     std::fs::write(&file, "this is no database, whatever its name says").expect("written");
     let error = SqliteStore::open(&file).await.expect_err("no database");
     assert_eq!((error.code(), error.is_temporary()), ("store_failed", false));
-    assert!(error.to_string().contains("not a database"), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("not a database") && said.contains("payments.db"), "{said}");
+    let error =
+        SqliteStore::open(directory.path().join("no/such/file")).await.expect_err("nowhere");
+    assert!(error.to_string().contains("no/such/file"), "{error}");
 }

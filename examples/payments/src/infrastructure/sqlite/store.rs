@@ -5,9 +5,10 @@ use latchwork_lock::SqliteFenceGate;
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
 };
+use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::error::failed;
-use super::{record, schema};
+use super::{error, record, schema};
 use crate::application::Result;
 use crate::application::ports::{
     CaptureRepository, Changes, Fences, PaymentRepository, TransferRepository, UnitOfWork,
@@ -36,29 +37,52 @@ impl SqliteStore {
     /// # Errors
     /// When the file is none that can be used.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
-        const DURING: &str = "opening the database";
         const READERS: u32 = 4;
         let options = SqliteConnectOptions::new()
-            .filename(path)
+            .filename(&path)
             .create_if_missing(true)
             .journal_mode(SqliteJournalMode::Wal)
             .busy_timeout(Duration::from_secs(5))
             .foreign_keys(true);
-        let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone());
-        let writer = writer.await.map_err(failed(DURING))?;
-        let mut tx = writer.begin_with(BEGIN).await.map_err(failed(DURING))?;
-        for tables in [schema::SCHEMA, SqliteFenceGate::SCHEMA] {
-            sqlx::raw_sql(tables).execute(&mut *tx).await.map_err(failed(DURING))?;
-        }
-        tx.commit().await.map_err(failed(DURING))?;
-        let readers = SqlitePoolOptions::new().max_connections(READERS).connect_lazy_with(options);
-        Ok(SqliteStore { writer, readers })
+        let pool = |size| SqlitePoolOptions::new().max_connections(size);
+        let store = SqliteStore {
+            writer: pool(1).connect_lazy_with(options.clone()),
+            readers: pool(READERS).connect_lazy_with(options.clone()),
+        };
+        let opened = async {
+            first_look(&options).await?;
+            let mut tx = store.writer.begin_with(BEGIN).await?;
+            sqlx::raw_sql(schema::SCHEMA).execute(&mut *tx).await?;
+            sqlx::raw_sql(SqliteFenceGate::SCHEMA).execute(&mut *tx).await?;
+            tx.commit().await
+        };
+        opened.await.map_err(error::not_opened(path.as_ref()))?;
+        Ok(store)
     }
 
     /// Closes all connections.
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
+    }
+}
+
+/// Makes the file and turns its log on. That needs the file alone and does not wait for it, so who
+/// opens a new file together with others tries again.
+async fn first_look(options: &SqliteConnectOptions) -> sqlx::Result<()> {
+    const TRIES: u32 = 100;
+    const PAUSE: Duration = Duration::from_millis(25);
+    let options = options.clone().busy_timeout(PAUSE);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match options.connect().await {
+            Ok(connection) => return connection.close().await,
+            Err(error) if error::is_temporary(&error) && tries < TRIES => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(error),
+        }
     }
 }
 
