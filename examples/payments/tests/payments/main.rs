@@ -9,6 +9,7 @@
 mod concurrency;
 mod fence;
 mod hooked;
+mod model;
 mod processes;
 mod race;
 mod rules;
