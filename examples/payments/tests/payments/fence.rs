@@ -46,12 +46,19 @@ async fn a_late_save_is_refused(store: impl Store) {
     assert_eq!(code(ben.capture(id, "ana", 10_000).await), "payment_already_captured");
 }
 
+/// What Ben does.
+#[derive(Clone, Copy)]
+enum Ben {
+    Captures,
+    Transfers,
+}
+
 /// The sharper case: when Ana wakes up, Ben has looked at the payment but not yet saved. Ben said
 /// on entering that he is the one who writes, so Ana comes too late already.
-async fn a_late_save_does_not_slip_in_between(store: impl Store) {
+async fn a_late_save_does_not_slip_in_between(store: impl Store, what: Ben) {
     let clock = ManualClock::new();
     let setup = World::new(locks(&clock), clock.clone(), store.clone());
-    let id = setup.authorized(10_000).await;
+    let (id, other) = (setup.authorized(10_000).await, setup.authorized(10_000).await);
     let [ben_may_begin, ana_may_go_on, ana_is_done] = [(); 3].map(|()| Arc::new(Notify::new()));
 
     let stopped = Hooked::new(store.clone(), {
@@ -86,14 +93,26 @@ async fn a_late_save_does_not_slip_in_between(store: impl Store) {
             },
             async {
                 ben_may_begin.notified().await;
-                ben.capture(id, "ben", 10_000).await
+                match what {
+                    Ben::Captures => ben.capture(id, "ben", 10_000).await.map(|_| ()),
+                    Ben::Transfers => {
+                        let request = transfer(id, other, "ben", 4_000);
+                        ben.service.transfer.execute(request).await.map(|_| ())
+                    }
+                }
             }
         )
     };
     let (ana, ben) = soon("both end", both).await;
     assert_eq!(code(ana), "stale_fence");
-    let ben = ben.expect("captured");
-    assert_eq!(setup.store.captures_of(id).await.expect("read"), [ben.capture]);
+    ben.expect("he holds the lock");
+    let captures = setup.store.captures_of(id).await.expect("read");
+    let keys: Vec<_> = captures.iter().map(|capture| capture.idempotency_key.as_str()).collect();
+    let left = setup.payment(id).await.data().amount;
+    match what {
+        Ben::Captures => assert_eq!((&keys[..], left), (&["ben"][..], amount(10_000))),
+        Ben::Transfers => assert_eq!((&keys[..], left), (&[][..], amount(6_000))),
+    }
 }
 
 /// A transfer writes two payments under two leases: one that ended is enough to refuse both.
@@ -140,13 +159,17 @@ async fn a_late_save_is_refused_in_sqlite() {
 
 #[tokio::test]
 async fn a_late_save_does_not_slip_in_between_in_memory() {
-    a_late_save_does_not_slip_in_between(MemoryStore::new()).await;
+    for what in [Ben::Captures, Ben::Transfers] {
+        a_late_save_does_not_slip_in_between(MemoryStore::new(), what).await;
+    }
 }
 
 #[tokio::test]
 async fn a_late_save_does_not_slip_in_between_in_sqlite() {
-    let (_directory, store) = sqlite().await;
-    a_late_save_does_not_slip_in_between(store).await;
+    for what in [Ben::Captures, Ben::Transfers] {
+        let (_directory, store) = sqlite().await;
+        a_late_save_does_not_slip_in_between(store, what).await;
+    }
 }
 
 #[tokio::test]
