@@ -1,0 +1,3 @@
+//! The stores: one folder each.
+
+pub(crate) mod memory;
