@@ -249,7 +249,10 @@ impl Around {
             let peer = P::new();
             // They ask in the same poll in which they leave the barrier; nobody tells when the last
             // one has, and the shares would only be a little less even.
-            let all_wait = || ready(std::thread::sleep(Duration::from_millis(20)));
+            let all_wait = || {
+                std::thread::sleep(Duration::from_millis(20));
+                ready(())
+            };
             runtime.block_on(around(WAITERS, grants, |_| peer.clone(), all_wait))
         };
         Around { name: P::NAME, run, goal, fair: vec![], p50: vec![], p99: vec![] }
