@@ -7,7 +7,7 @@ use futures::FutureExt;
 use latchwork_sql::sqlite::{Options, Sqlite};
 use sqlx::SqlitePool;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::boot::Here;
 use super::builder::Source;
@@ -16,9 +16,10 @@ use super::record::Asker;
 use super::release::{Later, Tidy, release};
 use super::schema::SCHEMA;
 use super::store::{Edit, Task, list, peek};
+use super::watch::Seat;
 use super::watcher::{Failure, Order};
 use super::{name, wait};
-use crate::rules::{CLAIM_WINDOW, Id, Reporter, Rules};
+use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
     Inspection, Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token, process_label,
@@ -109,7 +110,7 @@ impl SqliteLockProvider {
         during: &'static str,
         key: &Key,
         needed: bool,
-        seat: Option<(Id, Arc<Notify>)>,
+        seat: Option<Arc<Seat>>,
         look: fn(&mut T, &Rules<Asker>, &Here),
         change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {

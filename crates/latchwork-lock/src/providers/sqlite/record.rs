@@ -39,24 +39,52 @@ pub(super) struct Record {
     pub(super) rules: Rules<Asker>,
     holders: Vec<Held<Asker>>,
     waiters: Vec<(i64, Id, i64)>,
-    /// The last fence of the shard, now and when it was read.
-    fence: Option<i64>,
-    loaded_fence: Option<i64>,
+}
+
+/// The last fence of a shard, now and when it was read.
+#[derive(Default)]
+pub(super) struct LastFence {
+    now: Option<i64>,
+    loaded: Option<i64>,
+}
+
+impl LastFence {
+    pub(super) fn of(row: &SqliteRow) -> Result<Self, latchwork_sql::Error> {
+        let now = row.try_get(14).map_err(explain)?;
+        Ok(LastFence { now, loaded: now })
+    }
+
+    /// A fence higher than any before. Not below the wall clock either: a file that was put back
+    /// from a copy, or made anew, goes on above what was seen.
+    pub(super) fn next(&mut self, now: Now) -> Fence {
+        let next = self.now.map_or(now.wall, |last| (last + 1).max(now.wall));
+        self.now = Some(next);
+        fence_of(next)
+    }
+
+    /// Writes it, if it has grown.
+    pub(super) fn save(&self, to: &mut Script, shard: i64) {
+        if self.now != self.loaded {
+            to.put(PUT_FENCE).bind(shard).bind(self.now);
+        }
+    }
 }
 
 impl Record {
     /// The one key that all rows are of.
-    pub(super) fn of(rows: &[SqliteRow], now: Now) -> Result<Self, latchwork_sql::Error> {
+    pub(super) fn of<'r>(
+        rows: impl IntoIterator<Item = &'r SqliteRow>,
+        now: Now,
+    ) -> Result<Self, latchwork_sql::Error> {
         let mut record = Record::default();
         let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
         for row in rows {
             match row.try_get::<i64, _>(0).map_err(explain)? {
                 HOLDER => record.add(row, now)?,
                 WAITER => queue.push((row.try_get(1).map_err(explain)?, party(row, now)?)),
-                _ => record.fence = row.try_get(14).map_err(explain)?,
+                _ => {}
             }
         }
-        record.loaded_fence = record.fence;
         record.holders.sort_unstable_by_key(|held| held.fence);
         queue.sort_unstable_by_key(|(seq, _)| *seq);
         record.rules.holders.extend(record.holders.iter().cloned());
@@ -95,16 +123,8 @@ impl Record {
         Ok(())
     }
 
-    /// A fence higher than any before. Not below the wall clock either: a file that was put back
-    /// from a copy, or made anew, goes on above what was seen.
-    pub(super) fn next_fence(&mut self, now: Now) -> Fence {
-        let next = self.fence.map_or(now.wall, |last| (last + 1).max(now.wall));
-        self.fence = Some(next);
-        fence_of(next)
-    }
-
     /// Writes the difference.
-    pub(super) fn save(&self, to: &mut Script, key: &str, shard: i64, now: Now) {
+    pub(super) fn save(&self, to: &mut Script, key: &str, now: Now) {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
                 to.put(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
@@ -121,9 +141,6 @@ impl Record {
                 }
                 Some(_) => {}
             }
-        }
-        if self.fence != self.loaded_fence {
-            to.put(PUT_FENCE).bind(shard).bind(self.fence);
         }
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.

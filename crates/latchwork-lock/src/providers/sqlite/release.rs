@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use latchwork_sql::Fault;
-use tokio::sync::Notify;
 
 use super::boot::Here;
 use super::record::Asker;
 use super::store::{Edit, Job};
+use super::watch::Seat;
 use crate::Key;
 use crate::rules::{Id, Rules};
 
@@ -43,7 +43,7 @@ impl Job for Later {
         true
     }
 
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)> {
+    fn seat(&self) -> Option<&Arc<Seat>> {
         None
     }
 
@@ -77,7 +77,7 @@ impl Job for Tidy {
         true
     }
 
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)> {
+    fn seat(&self) -> Option<&Arc<Seat>> {
         None
     }
 

@@ -70,13 +70,25 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 /// The kinds of rows that a load gives.
 pub(super) const HOLDER: i64 = 0;
 pub(super) const WAITER: i64 = 1;
+pub(super) const FENCE: i64 = 2;
+
+/// The last fences of some shards, as rows like those below.
+macro_rules! fences {
+    ($shards:literal) => {
+        concat!(
+            " UNION ALL SELECT 2, shard, '', x'', '', NULL, NULL, '', 0, 0, 0, 0, 0, 0, fence, \
+             NULL, 0, 0 FROM latchwork_lock_fence WHERE shard ",
+            $shards
+        )
+    };
+}
 
 /// The rows of the keys that a condition names, in one answer.
 macro_rules! load {
-    ($holders:literal, $waiters:literal, $more:literal) => {
+    ($holders:literal, $waiters:literal, $more:expr) => {
         load!("", $holders, $waiters, $more)
     };
-    ($first:literal, $holders:literal, $waiters:literal, $more:literal) => {
+    ($first:literal, $holders:literal, $waiters:literal, $more:expr) => {
         concat!(
             $first,
             "SELECT 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
@@ -94,11 +106,13 @@ macro_rules! load {
 }
 
 /// One key, with the last fence of its shard. Values: key, key, shard.
-pub(super) const LOAD: &str = load!(
-    "key = ?",
-    "key = ?",
-    " UNION ALL SELECT 2, 0, '', x'', '', NULL, NULL, '', 0, 0, 0, 0, 0, 0, fence, NULL, 0, 0 \
-     FROM latchwork_lock_fence WHERE shard = ?"
+pub(super) const LOAD: &str = load!("key = ?", "key = ?", fences!("= ?"));
+
+/// Several keys, with the last fences of their shards. Values: keys, keys, shards, each as JSON.
+pub(super) const LOAD_ALL: &str = load!(
+    "key IN (SELECT value FROM json_each(?))",
+    "key IN (SELECT value FROM json_each(?))",
+    fences!("IN (SELECT value FROM json_each(?))")
 );
 
 /// One key, for reading.
