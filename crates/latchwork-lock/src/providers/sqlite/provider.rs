@@ -15,8 +15,7 @@ use super::error::{self, NAME};
 use super::record::Asker;
 use super::release::{Later, Tidy, release};
 use super::schema::SCHEMA;
-use super::store::{Edit, Task, list, peek};
-use super::watch::Seat;
+use super::store::{Edit, Short, Task, Terms, list, peek};
 use super::watcher::{Failure, Order};
 use super::{name, wait};
 use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
@@ -102,21 +101,21 @@ impl SqliteLockProvider {
         key: &Key,
         change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
-        self.edit_with(during, key, true, None, |_, _, _| (), change).await
+        let terms = Terms { needed: true, ..Terms::default() };
+        self.edit_with(during, key, terms, |_, _, _| (), change).await
     }
 
     pub(super) async fn edit_with<T: Send + 'static>(
         &self,
         during: &'static str,
         key: &Key,
-        needed: bool,
-        seat: Option<Arc<Seat>>,
+        terms: Terms,
         look: fn(&mut T, &Rules<Asker>, &Here),
         change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let key = key.clone();
-        let task = Task { during, key, change, look, out: None, reply, needed, seat };
+        let task = Task { during, key, change, look, out: None, reply, terms };
         self.order(Order::Change(Box::new(task)));
         answer.await.unwrap_or_else(|_| Err(error::gone(during)))
     }
@@ -194,7 +193,10 @@ impl LockProvider for SqliteLockProvider {
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let id = name::id(proof.token);
-        self.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
+        let short = Some(Short::Give(id));
+        let terms = Terms { needed: true, short, ..Terms::default() };
+        let change = move |rules: &mut Rules<Asker>, _: &mut Edit<'_>| release(rules, id);
+        self.edit_with("releasing", proof.key, terms, |_, _, _| (), change).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
@@ -218,7 +220,7 @@ impl LockProvider for SqliteLockProvider {
             }
             Some(grant)
         };
-        self.edit_with("resuming", proof.key, false, None, |_, _, _| (), change).await
+        self.edit_with("resuming", proof.key, Terms::default(), |_, _, _| (), change).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {

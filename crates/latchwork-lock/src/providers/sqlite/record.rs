@@ -10,7 +10,8 @@ use sqlx::sqlite::SqliteRow;
 use super::boot::{Now, Stamp, micros};
 use super::error::damaged;
 use super::schema::{
-    DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
+    DELETE_HOLDER, DELETE_WAITER, GIVE, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER,
+    TAKE_FENCE, TAKE_HOLDER, WAITER,
 };
 use super::scripts::Script;
 use crate::rules::{Held, Id, Party, Rules};
@@ -52,6 +53,11 @@ impl LastFence {
     pub(super) fn of(row: &SqliteRow) -> Result<Self, latchwork_sql::Error> {
         let now = row.try_get(14).map_err(explain)?;
         Ok(LastFence { now, loaded: now })
+    }
+
+    /// Of which this one is the next.
+    pub(super) fn before(next: i64) -> Self {
+        LastFence { now: Some(next - 1), loaded: Some(next - 1) }
     }
 
     /// A fence higher than any before. Not below the wall clock either: a file that was put back
@@ -169,31 +175,35 @@ fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
 }
 
 fn put_holder(to: &mut Script, key: &str, held: &Held<Asker>, last: Fence, now: Now) {
-    let party = &held.party;
-    let expires = now.stamp(held.expires);
-    to.put(PUT_HOLDER)
-        .bind(key)
-        .bind(blob(party.id))
-        .bind(word(party.mode))
-        .bind(party.owner.as_ref().map(Owner::as_str))
-        .bind(party.note.as_deref())
-        .bind(&*party.extra.process)
-        .bind(party.extra.client)
-        .bind(micros(party.ttl))
-        .bind(now.stamp(party.since).at)
-        .bind(expires.boot)
-        .bind(expires.at)
-        .bind(expires.ns)
+    put_party(to.put(PUT_HOLDER), key, &held.party, held.expires, now)
         .bind(number(held.fence))
         .bind(held.previous.map(number))
         .bind(number(last.max(held.fence)))
         .bind(i64::from(held.claimed));
 }
 
-fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
-    let alive = now.stamp(party.extra.alive);
-    to.put(PUT_WAITER)
-        .bind(key)
+/// Takes a key that nobody uses; gives a row with the fence if that was so.
+pub(super) fn take(to: &mut Script, key: &str, shard: i64, party: &Party<Asker>, now: Now) {
+    to.put(TAKE_FENCE).bind(shard).bind(now.wall).bind(key).bind(key);
+    let party = Party { since: now.moment, ..party.clone() };
+    let expires = now.moment.after(party.ttl);
+    put_party(to.put(TAKE_HOLDER), key, &party, expires, now).bind(shard);
+}
+
+/// Gives back a key that nobody else uses; gives the row that was removed if that was so.
+pub(super) fn give(to: &mut Script, key: &str, id: Id) {
+    to.put(GIVE).bind(key).bind(blob(id)).bind(key).bind(key).bind(blob(id));
+}
+
+fn put_party<'s>(
+    to: &'s mut Script,
+    key: &str,
+    party: &Party<Asker>,
+    until: Moment,
+    now: Now,
+) -> &'s mut Script {
+    let until = now.stamp(until);
+    to.bind(key)
         .bind(blob(party.id))
         .bind(word(party.mode))
         .bind(party.owner.as_ref().map(Owner::as_str))
@@ -202,9 +212,13 @@ fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
         .bind(party.extra.client)
         .bind(micros(party.ttl))
         .bind(now.stamp(party.since).at)
-        .bind(alive.boot)
-        .bind(alive.at)
-        .bind(alive.ns);
+        .bind(until.boot)
+        .bind(until.at)
+        .bind(until.ns)
+}
+
+fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
+    put_party(to.put(PUT_WAITER), key, party, party.extra.alive, now);
 }
 
 fn party(row: &SqliteRow, now: Now) -> Result<Party<Asker>, latchwork_sql::Error> {

@@ -153,6 +153,28 @@ pub(super) const PUT_HOLDER: &str = "\
     ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
+/// The next fence of a shard, if nobody uses a key. Values: shard, the least, key, key.
+pub(super) const TAKE_FENCE: &str = "\
+    INSERT INTO latchwork_lock_fence (shard, fence) SELECT ?, ? \
+    WHERE NOT EXISTS (SELECT 1 FROM latchwork_lock_holder WHERE key = ?) \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
+    ON CONFLICT (shard) DO UPDATE SET fence = max(fence + 1, excluded.fence)";
+
+/// The holder that has it then, and nobody if the statement before did nothing.
+pub(super) const TAKE_HOLDER: &str = "\
+    INSERT INTO latchwork_lock_holder (key, id, mode, owner, note, process, client, \
+    ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
+    SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, f.fence, NULL, f.fence, 1 \
+    FROM latchwork_lock_fence f WHERE f.shard = ? AND changes() > 0 RETURNING fence";
+
+/// Removes a holder if nobody else uses its key, and tells what it was. Values: key, id, key, key, id.
+pub(super) const GIVE: &str = "\
+    DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ? \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_holder o WHERE o.key = ? AND o.id <> ?) \
+    RETURNING 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
+    expires_at, expires_ns, fence, previous_fence, last_fence, claimed";
+
 pub(super) const DELETE_HOLDER: &str = "DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ?";
 
 pub(super) const PUT_WAITER: &str = "\

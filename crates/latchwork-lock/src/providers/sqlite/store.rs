@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 use super::boot::{Here, Now};
 use super::error;
 use super::name::shard;
-use super::record::{Asker, LastFence, Record};
+use super::record::{self, Asker, LastFence, Record};
 use super::schema::{FENCE, LOAD, LOAD_ALL, PAGE, PEEK};
 use super::scripts::Script;
 use super::watch::Seat;
 use super::watcher::Failure;
-use crate::rules::{Id, Reporter, Rules};
+use crate::rules::{Id, Party, Reporter, Rules};
 use crate::{Fence, Grant, Key, Moment, Page, PageRequest, Result};
 
 /// What a change may use: the time, read inside the transaction, and fences.
@@ -41,6 +41,8 @@ pub(super) trait Job: Send {
     fn is_wanted(&self) -> bool;
     /// Where to call whoever asks, should it have to queue.
     fn seat(&self) -> Option<&Arc<Seat>>;
+    /// What it comes down to if nobody else uses the key.
+    fn short(&self) -> Option<&Short>;
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>);
     /// Called after the change that was made last, with how the key stands.
     fn settled(&mut self, rules: &Rules<Asker>, here: &Here);
@@ -48,6 +50,14 @@ pub(super) trait Job: Send {
     fn tries_again(&mut self, error: &Failure) -> bool;
     /// Tells the answer.
     fn finish(self: Box<Self>, failed: Option<&Failure>);
+}
+
+/// What most changes come down to.
+pub(super) enum Short {
+    /// Takes the key.
+    Take(Party<Asker>),
+    /// Gives it back.
+    Give(Id),
 }
 
 /// The usual job: a closure, and where its answer goes.
@@ -59,8 +69,16 @@ pub(super) struct Task<T, F> {
     pub(super) look: fn(&mut T, &Rules<Asker>, &Here),
     pub(super) out: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T>>,
+    pub(super) terms: Terms,
+}
+
+/// How a job is to be done.
+#[derive(Default)]
+pub(super) struct Terms {
+    /// Also when nobody waits for the answer any more.
     pub(super) needed: bool,
     pub(super) seat: Option<Arc<Seat>>,
+    pub(super) short: Option<Short>,
 }
 
 impl<T, F> Job for Task<T, F>
@@ -73,11 +91,15 @@ where
     }
 
     fn is_wanted(&self) -> bool {
-        self.needed || !self.reply.is_closed()
+        self.terms.needed || !self.reply.is_closed()
     }
 
     fn seat(&self) -> Option<&Arc<Seat>> {
-        self.seat.as_ref()
+        self.terms.seat.as_ref()
+    }
+
+    fn short(&self) -> Option<&Short> {
+        self.terms.short.as_ref()
     }
 
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) {
@@ -133,7 +155,37 @@ pub(super) struct Sheet {
     pub(super) handed: Vec<(Key, Id, Grant)>,
 }
 
+impl Short {
+    /// Adds what does it where nobody else uses the key. It gives one row then, and else none.
+    pub(super) fn put(&self, script: &mut Script, key: &str, now: Now) {
+        match self {
+            Short::Take(party) => record::take(script, key, shard(key), party, now),
+            Short::Give(id) => record::give(script, key, *id),
+        }
+    }
+
+    /// The key as it was before that, so that the rules can say what became of it.
+    pub(super) fn before(&self, key: &str, row: &SqliteRow, now: Now) -> Result<Sheet, Failure> {
+        let mut sheet = Sheet::new(now, HashSet::new());
+        match self {
+            Short::Take(_) => {
+                let last = LastFence::before(row.try_get(0).map_err(explain)?);
+                sheet.shards.insert(shard(key), last);
+            }
+            Short::Give(_) => {
+                sheet.keys.insert(key.to_owned(), Record::of([row], now)?);
+            }
+        }
+        Ok(sheet)
+    }
+}
+
 impl Sheet {
+    fn new(now: Now, seated: HashSet<Id>) -> Self {
+        let (keys, shards) = (BTreeMap::new(), BTreeMap::new());
+        Sheet { now, keys, shards, seated, handed: Vec::new() }
+    }
+
     /// Reads the keys of all changes; before that the script does what it has to do.
     pub(super) async fn load(
         connection: &mut SqliteConnection,
@@ -157,13 +209,7 @@ impl Sheet {
             }
         };
         let (rows, now) = (rows.map_err(explain)?, here.now());
-        let mut sheet = Sheet {
-            now,
-            keys: BTreeMap::new(),
-            shards: BTreeMap::new(),
-            seated,
-            handed: Vec::new(),
-        };
+        let mut sheet = Sheet::new(now, seated);
         let mut of: BTreeMap<&str, Vec<&SqliteRow>> = BTreeMap::new();
         for row in &rows {
             if row.try_get::<i64, _>(0).map_err(explain)? == FENCE {

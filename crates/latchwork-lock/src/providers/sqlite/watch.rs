@@ -65,6 +65,11 @@ impl Desk {
         waited.seats.push(seat.clone());
     }
 
+    /// Whether anybody waits here for a key.
+    pub(super) fn waits_for(&self, key: &Key) -> bool {
+        self.keys.contains_key(key)
+    }
+
     /// Who waits here.
     pub(super) fn seated(&self) -> HashSet<Id> {
         self.keys.values().flat_map(|waited| &waited.seats).map(|seat| seat.id).collect()

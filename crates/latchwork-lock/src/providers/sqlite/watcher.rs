@@ -205,6 +205,12 @@ impl Watcher {
     }
 
     async fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
+        if let [job] = batch
+            && !self.desk.waits_for(job.key())
+            && let Some(done) = self.shortly(&mut **job).await?
+        {
+            return Ok(done);
+        }
         let here = self.here.clone();
         let mut seated = self.desk.seated();
         seated.extend(batch.iter().filter_map(|job| job.seat()).map(|seat| seat.id));
@@ -222,6 +228,27 @@ impl Watcher {
             Ok(()) => Ok(Done { views, handed: sheet.handed }),
             Err(failure) => Err(self.undo(failure).await),
         }
+    }
+
+    /// One change that comes alone, in one way to the connection if nobody else uses its key; else
+    /// nothing was done.
+    async fn shortly(&mut self, job: &mut dyn Job) -> Result<Option<Done>, Failure> {
+        let here = self.here.clone();
+        let now = here.now();
+        let connection = self.connection().await?;
+        let mut script = Script::default();
+        script.put(BEGIN);
+        let Some(short) = job.short() else { return Ok(None) };
+        short.put(&mut script, job.key().as_str(), now);
+        let done = script.put(COMMIT).run(connection).await.map_err(explain);
+        let rows = match done.and_then(|rows| self.sqlite.still_there().map(|()| rows)) {
+            Ok(rows) => rows,
+            Err(failure) => return Err(self.undo(failure).await),
+        };
+        let [row] = &*rows else { return Ok(None) };
+        let mut sheet = short.before(job.key().as_str(), row, now)?;
+        let views = vec![sheet.edit(&here, job)];
+        Ok(Some(Done { views, handed: Vec::new() }))
     }
 
     /// Rolls back what may have begun. A connection of which that is not sure is not used again.
