@@ -38,6 +38,8 @@ mod error;
 mod fence_gate;
 mod guard;
 mod guard_set;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod handed;
 mod held;
 mod key;
 mod lease;
