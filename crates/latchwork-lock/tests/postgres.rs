@@ -24,7 +24,7 @@ use latchwork_lock::{
     PostgresLockProvider, SystemClock, Token, TransactionLock, Wait,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
-use sqlx::{Connection, PgConnection, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use support::backend::postgres::{self, admin, room};
 use support::server::OwnServer;
 use support::{SOON, Signal, block_on, connect, millis, secs, waiter, waiting};
