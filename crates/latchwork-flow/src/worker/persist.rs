@@ -31,7 +31,7 @@ impl<S: State> StateWorker<S> {
     }
 
     fn waiting(&self) -> Option<Waiting> {
-        let paused = self.context.paused.as_ref()?;
+        let paused = self.context.paused()?;
         let renew_at = match (paused.lock, &self.context.lease) {
             (PauseLock::Renew, Some(lease)) => Some(self.machine.clock.wall() + lease.ttl / 3),
             _ => None,
@@ -59,19 +59,17 @@ impl<S: State> StateWorker<S> {
 
     /// Notes that the context is claimed, and why it was due.
     pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
-        self.run = Some(claim);
+        self.run = Some(Box::new(claim));
         self.change().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
-        let due = head.due(self.machine.clock.wall());
-        if let Due::Signal(signal) = &due {
-            self.used_signal = Some(signal.sequence);
-        }
-        self.due = Some(due);
+        // At the time of the claim, by the store's clock: ours may be behind, and would not see what
+        // the store saw.
+        self.due = Some(Box::new(head.due(head.updated_at)));
     }
 
     /// What woke it, from why it was due.
     pub(super) fn woken_by(&self) -> Woken {
-        match &self.due {
+        match self.due.as_deref() {
             Some(Due::Signal(signal)) => Woken::Signal {
                 name: signal.name.clone(),
                 payload: signal.payload.clone(),
@@ -99,7 +97,7 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         }
         if self.run.is_none() {
-            self.run = Some(RunClaim::new(self.machine.run_ttl));
+            self.run = Some(Box::new(RunClaim::new(self.machine.run_ttl)));
         }
         match self.save(Some(self.machine.run_ttl)).await? {
             Some(request) => self.cancel_with(&request.reason).await,
@@ -114,6 +112,7 @@ impl<S: State> StateWorker<S> {
             return Ok(None);
         }
         let Some(run) = self.run.clone() else { return Ok(None) };
+        self.fresh = false;
         let events = self.events.max(self.context.events);
         self.change().events = events;
         let saved = match self.draft() {
