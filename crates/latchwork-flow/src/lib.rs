@@ -30,6 +30,10 @@ pub use state::{JsonDelta, JsonState, State};
 pub use status::Status;
 pub use store::{ContextStore, Contexts};
 pub use stores::memory::InMemoryContextStore;
+#[cfg(feature = "postgres")]
+pub use stores::postgres::PostgresContextStore;
+#[cfg(feature = "sqlite")]
+pub use stores::sqlite::SqliteContextStore;
 pub use summary::{ContextDetails, ContextSummary, WaitingFor};
 pub use table::{TransitionTable, TransitionTableBuilder, TransitionTableData};
 pub use wire::CONTEXT_FORMAT;
