@@ -455,6 +455,13 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.as_deref().unwrap_or("without a message"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,8 +6,8 @@ mod diagram;
 use std::fmt::{self, Display};
 use std::hash::Hash;
 
-use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 use crate::{ErrorKind, Result};
 

@@ -217,11 +217,13 @@ impl Error {
         ErrorKind::InvalidKey { key: shown, reason: reason.into() }.into()
     }
 
-    pub(crate) fn lost(key: &str, fence: Fence) -> Self {
+    /// An [`ErrorKind::LockLost`], for those who resume leases.
+    pub fn lost(key: &str, fence: Fence) -> Self {
         ErrorKind::LockLost { key: key.to_owned(), fence }.into()
     }
 
-    pub(crate) fn expired(key: &str, fence: Fence) -> Self {
+    /// An [`ErrorKind::LockExpired`], for those who keep leases.
+    pub fn expired(key: &str, fence: Fence) -> Self {
         ErrorKind::LockExpired { key: key.to_owned(), fence }.into()
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Display;
 use std::hash::Hash;
 
-use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
 
 use super::{FEW, TransitionTable};
 use crate::{Error, ErrorKind, Result};
