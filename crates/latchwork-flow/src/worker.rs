@@ -7,6 +7,8 @@ mod steps;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
@@ -50,6 +52,10 @@ pub struct StateWorker<S: State> {
     cancelled: Option<String>,
     used_signal: Option<u64>,
     events: u64,
+    /// Whether its runner wants it to end after the present action.
+    leaving: Option<Arc<AtomicBool>>,
+    /// How long a run that could not go on is left alone: else a runner would try again at once.
+    postpone: Option<Duration>,
 }
 
 impl<S: State> StateWorker<S> {
@@ -67,7 +73,15 @@ impl<S: State> StateWorker<S> {
             cancelled: None,
             used_signal: None,
             events: 0,
+            leaving: None,
+            postpone: None,
         }
+    }
+
+    /// What a runner wants of it.
+    pub(crate) fn under(&mut self, leaving: Arc<AtomicBool>, postpone: Option<Duration>) {
+        self.leaving = Some(leaving);
+        self.postpone = postpone;
     }
 
     pub(crate) fn resumed(
@@ -102,6 +116,10 @@ impl<S: State> StateWorker<S> {
             self.pass_gates().await?;
         }
         while self.is_going() {
+            if self.leaving.as_ref().is_some_and(|leaving| leaving.load(Ordering::Acquire)) {
+                self.hand_back().await;
+                break;
+            }
             self.step().await?;
         }
         Ok(self.context.clone())
@@ -273,6 +291,17 @@ impl<S: State> StateWorker<S> {
         self.unlock().await;
         self.begun = false;
         error
+    }
+
+    /// Ends this run between two actions, so that another process can go on at once.
+    async fn hand_back(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            let released = guard.release().await;
+            self.tell_released(released.is_ok());
+        }
+        self.postpone = None;
+        self.unclaim().await;
+        self.begun = false;
     }
 
     /// Ends this run, not the transition: somebody else has it, or will.

@@ -62,7 +62,8 @@ impl<S: State> StateWorker<S> {
         self.run = Some(claim);
         self.change().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
-        let due = head.due(self.machine.clock.wall());
+        // When it was claimed, by the store's clock: ours may be another.
+        let due = head.due(head.updated_at);
         if let Due::Signal(signal) = &due {
             self.used_signal = Some(signal.sequence);
         }
@@ -83,12 +84,16 @@ impl<S: State> StateWorker<S> {
         }
     }
 
-    /// Gives the run-lease back without a change.
+    /// Gives the run-lease back without a change, or lets it end soon.
     pub(super) async fn unclaim(&mut self) {
         let Some(run) = self.run.take() else { return };
         let Some(store) = &self.machine.store else { return };
         let proof = Proof { id: self.context.id, token: run.token };
-        if let Err(error) = store.release(proof).await {
+        let left = match self.postpone {
+            Some(span) => store.heartbeat(proof, span).await,
+            None => store.release(proof).await,
+        };
+        if let Err(error) = left {
             tracing::debug!(transition = %self.context.id, %error, "a run-lease is left to its end");
         }
     }
