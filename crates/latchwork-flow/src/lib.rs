@@ -1,7 +1,7 @@
 //! How it moves: transitions under lock, with gates, actions, pause and resume.
 //!
 //! The promises are numbered F1 to F12; the crate `latchwork-contract` (feature `flow`) tests them
-//! over any [`ContextStore`](store::ContextStore).
+//! over any [`ContextStore`].
 
 mod action;
 mod builder;

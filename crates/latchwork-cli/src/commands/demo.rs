@@ -1,5 +1,6 @@
 //! `latchwork demo`: everything that exists, done for real and checked while it is told.
 
+mod flow;
 mod memory;
 mod processes;
 mod story;
@@ -38,6 +39,7 @@ async fn tell() -> Result<(), Failure> {
     memory::the_fence(&mut story).await?;
     memory::loss_is_noticed(&mut story).await?;
     memory::handing_over(&mut story).await?;
+    flow::pause_and_resume(&mut story).await?;
     let directory = tempfile::tempdir()
         .map_err(|error| Failure::internal(format!("no temporary directory: {error}")))?;
     processes::counting(&mut story, directory.path())?;

@@ -1,0 +1,11 @@
+//! What is tested beside the contract: a model of whole transitions, and the stored form.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a test says what went wrong by panicking"
+)]
+
+mod examples;
+mod format;
+mod model;
