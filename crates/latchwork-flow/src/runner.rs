@@ -7,6 +7,7 @@ mod task;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -61,6 +62,14 @@ pub struct FlowRunner<S: State> {
     grace: Duration,
     reload: Option<Reload<S>>,
     bell: Arc<Notify>,
+}
+
+/// What a runner wants of the workers that it starts.
+pub(crate) struct Terms {
+    /// Whether to end after the present action.
+    pub(crate) leaving: Arc<AtomicBool>,
+    /// How long a run that could not go on is left alone: given back, it would be due at once.
+    pub(crate) postpone: Option<Duration>,
 }
 
 type Reload<S> = Arc<

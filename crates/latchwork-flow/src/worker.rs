@@ -7,8 +7,7 @@ mod steps;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
 use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
@@ -17,6 +16,7 @@ use crate::configuration::Script;
 use crate::context::Plan;
 use crate::error::Chain;
 use crate::machine::Machine;
+use crate::runner::Terms;
 use crate::store::{Due, RunClaim};
 use crate::{
     Error, ErrorKind, EventKind, Failure, GateResult, Result, State, Status, TransitionContext,
@@ -52,10 +52,8 @@ pub struct StateWorker<S: State> {
     cancelled: Option<String>,
     used_signal: Option<u64>,
     events: u64,
-    /// Whether its runner wants it to end after the present action.
-    leaving: Option<Arc<AtomicBool>>,
-    /// How long a run that could not go on is left alone: else a runner would try again at once.
-    postpone: Option<Duration>,
+    /// What its runner wants of it.
+    terms: Option<Box<Terms>>,
 }
 
 impl<S: State> StateWorker<S> {
@@ -73,15 +71,13 @@ impl<S: State> StateWorker<S> {
             cancelled: None,
             used_signal: None,
             events: 0,
-            leaving: None,
-            postpone: None,
+            terms: None,
         }
     }
 
     /// What a runner wants of it.
-    pub(crate) fn under(&mut self, leaving: Arc<AtomicBool>, postpone: Option<Duration>) {
-        self.leaving = Some(leaving);
-        self.postpone = postpone;
+    pub(crate) fn under(&mut self, terms: Terms) {
+        self.terms = Some(Box::new(terms));
     }
 
     pub(crate) fn resumed(
@@ -116,11 +112,8 @@ impl<S: State> StateWorker<S> {
             self.pass_gates().await?;
         }
         while self.is_going() {
-            if self.leaving.as_ref().is_some_and(|leaving| leaving.load(Ordering::Acquire)) {
-                self.hand_back().await;
-                break;
-            }
             self.step().await?;
+            self.between_steps().await?;
         }
         Ok(self.context.clone())
     }
@@ -293,13 +286,26 @@ impl<S: State> StateWorker<S> {
         error
     }
 
+    /// Between two actions: the one before may have taken longer than the lock lasts, and a runner
+    /// that stops wants to leave here.
+    async fn between_steps(&mut self) -> Result<()> {
+        if !self.is_going() {
+            return Ok(());
+        }
+        self.check_lock().await?;
+        if self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire)) {
+            self.hand_back().await;
+        }
+        Ok(())
+    }
+
     /// Ends this run between two actions, so that another process can go on at once.
     async fn hand_back(&mut self) {
         if let Some(guard) = self.guard.take() {
             let released = guard.release().await;
             self.tell_released(released.is_ok());
         }
-        self.postpone = None;
+        self.terms = None;
         self.unclaim().await;
         self.begun = false;
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
-use super::Reload;
+use super::{Reload, Terms};
 use crate::store::{ContextStore, Due, Proof, RunClaim, StoredContext};
 use crate::{Contexts, Error, Result, State, StateMachine, StateWorker, Status, TransitionId};
 
@@ -61,7 +61,8 @@ impl<S: State> Task<S> {
         };
         let reload = self.reload.filter(|_| worker.context().status() == Status::Paused);
         // The recovery claims it a second time, which it could not while it is postponed.
-        worker.under(self.leaving, Some(self.postpone).filter(|_| reload.is_none()));
+        let postpone = Some(self.postpone).filter(|_| reload.is_none());
+        worker.under(Terms { leaving: self.leaving, postpone });
         let ended = match (worker.due(), reload) {
             (Some(Due::Nothing), _) => {
                 later(id, contexts.release(proof).await);

@@ -89,7 +89,7 @@ impl<S: State> StateWorker<S> {
         let Some(run) = self.run.take() else { return };
         let Some(store) = &self.machine.store else { return };
         let proof = Proof { id: self.context.id, token: run.token };
-        let left = match self.postpone {
+        let left = match self.terms.as_ref().and_then(|terms| terms.postpone) {
             Some(span) => store.heartbeat(proof, span).await,
             None => store.release(proof).await,
         };

@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_lost_lock_is_taken_again_after_a_reload,
         a_taken_lock_is_waited_for_without_haste,
         what_cannot_be_read_is_left_to_others,
+        no_action_begins_under_a_lock_that_ran_out,
         so_many_at_a_time_and_no_more,
         stopping_hands_over_between_two_actions,
         an_action_without_end_is_dropped_after_the_grace,
@@ -295,6 +296,41 @@ async fn what_cannot_be_read_is_left_to_others() {
     for runner in [old, new] {
         runner.stop().await.expect("it did well");
     }
+}
+
+async fn no_action_begins_under_a_lock_that_ran_out() {
+    let world = World::new();
+    let config = LockConfig { ttl: millis(100), ..LockConfig::default() };
+    let fences: Arc<parking_lot::Mutex<Vec<u64>>> = Arc::default();
+    let (one, two) = (fences.clone(), fences.clone());
+    let machine = world
+        .machine()
+        .lock_config(config)
+        .action_fn("slow", move |at| {
+            one.lock().extend(at.fence().map(|fence| fence.get()));
+            async {
+                tokio::time::sleep(millis(300)).await;
+                Ok(ActionResult::proceed())
+            }
+        })
+        .action_fn("next", move |at| {
+            two.lock().extend(at.fence().map(|fence| fence.get()));
+            async { Ok(ActionResult::proceed()) }
+        })
+        .build()
+        .expect("a machine");
+    let state = JsonState::new(json!({"id": "a"})).expect("a state");
+    let mut worker = machine.transition(state, delta());
+    let error = worker.execute().await.expect_err("its lock ran out");
+    assert_eq!(error.code(), "lock_expired", "{error}");
+    assert_eq!(fences.lock().len(), 1, "the next action has not begun");
+    let id = worker.context().id();
+    assert_eq!(world.show(id).await.status, Status::Running);
+    let runner = runner(&machine).start();
+    world.becomes(id, Status::Completed).await;
+    let fences = fences.lock().clone();
+    assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
+    runner.stop().await.expect("it did well");
 }
 
 async fn so_many_at_a_time_and_no_more() {

@@ -13,14 +13,14 @@ use super::config;
 use super::error::{self, NAME};
 use super::record::{Again, Ask, Record, Rows, values};
 use super::schema::{
-    CLAIM_DUE, CREATE, DELETE, HEARTBEAT, LIST, LIST_DUE, LIST_END, LIST_ENTITY, LIST_HELD,
-    LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, MIGRATIONS, NEXT_DUE, NOW, PRUNE,
+    CLAIM_DUE, CREATE, DELETE, HEARTBEAT, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY,
+    LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, MIGRATIONS, NEXT_DUE, NOW, PRUNE,
 };
 use crate::store::{
     Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof,
     RunClaim, Save, Saved, StoredContext, View,
 };
-use crate::stores::columns::{COUNT, Columns, number, span, stored, time, token_text};
+use crate::stores::columns::{COUNT, Columns, micros, number, span, stored, time, token_text};
 use crate::{Error, Result, TransitionId};
 
 /// Contexts in a PostgreSQL database; clones share its pool.
@@ -213,6 +213,10 @@ impl ContextStore for PostgresContextStore {
     async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
         const DURING: &str = "listing contexts";
         let mut sql = LIST.to_owned();
+        let now = match filter.view {
+            View::Due => Some(micros(self.now().await?)),
+            _ => None,
+        };
         let values = values(DURING, |to| {
             to.add(page.after.unwrap_or(TransitionId::LEAST).to_string())?;
             // One more than wanted tells whether there is more.
@@ -228,15 +232,18 @@ impl ContextStore for PostgresContextStore {
                 to.add(value)?;
                 sql += &format!("{condition}{}", to.len());
             }
+            if let Some(now) = now {
+                to.add(now)?;
+                sql += &format!("{LIST_DUE}{}", to.len());
+            }
             Ok(())
         })?;
         sql += match filter.view {
-            View::All => "",
-            View::Due => LIST_DUE,
+            View::All | View::Due => "",
             View::Orphaned => LIST_ORPHANED,
             View::Held => LIST_HELD,
         };
-        sql += LIST_END;
+        sql += if now.is_some() { LIST_DUE_END } else { LIST_END };
         let ask = Ask { during: DURING, sql: sql.into(), values, again: Again::Yes };
         let rows = self.rows.ask(ask).await?;
         let wrong = |e| error::driver(DURING, e);

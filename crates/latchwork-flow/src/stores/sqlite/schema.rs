@@ -152,3 +152,38 @@ pub(super) const LIST_HELD: &str = " AND run_expires_at > ?3";
 
 /// Its end.
 pub(super) const LIST_END: &str = " ORDER BY id LIMIT ?2";
+
+/// The end where few are wanted of many: the plus keeps SQLite from going through all by their ids
+/// only to spare a sort.
+pub(super) const LIST_DUE_END: &str = " ORDER BY +id LIMIT ?2";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
+
+    /// With many contexts that are not due it must not take longer: so the index must be used.
+    #[tokio::test]
+    async fn what_is_due_is_found_by_the_index() {
+        let mut db = SqliteConnection::connect("sqlite::memory:").await.expect("a database");
+        sqlx::raw_sql(SCHEMA).execute(&mut db).await.expect("the tables");
+        let list = format!("{LIST}{LIST_MACHINE}{LIST_DUE}{LIST_DUE_END}");
+        for (sql, index) in [
+            (ANY_DUE, "_due"),
+            (DUE, "_due"),
+            (NEXT_DUE, "_due"),
+            (&*list, "_due"),
+            (PRUNE, "_over"),
+            (&*format!("{LIST}{LIST_STATUS}{LIST_END}"), "_status"),
+            (&*format!("{LIST}{LIST_ENTITY}{LIST_END}"), "_entity"),
+        ] {
+            let explained = sqlx::query_as(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}")));
+            let plan: Vec<(i64, i64, i64, String)> =
+                explained.fetch_all(&mut db).await.expect("a plan");
+            let plan: Vec<_> = plan.into_iter().map(|step| step.3).collect();
+            let wanted = format!("INDEX latchwork_flow_context{index} (");
+            assert!(plan.iter().any(|step| step.contains(&wanted)), "{sql}: {plan:?}");
+            assert!(!plan.iter().any(|step| step.starts_with("SCAN latchwork")), "{sql}: {plan:?}");
+        }
+    }
+}

@@ -14,8 +14,8 @@ use sqlx::{AssertSqlSafe, SqlitePool};
 use super::error::{self, NAME};
 use super::record::{self, Record};
 use super::schema::{
-    ANY_DUE, DELETE, DUE, HEARTBEAT, LAYER, LIST, LIST_DUE, LIST_END, LIST_ENTITY, LIST_HELD,
-    LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, NEXT_DUE, PRUNE, SCHEMA, STEPS,
+    ANY_DUE, DELETE, DUE, HEARTBEAT, LAYER, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY,
+    LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, NEXT_DUE, PRUNE, SCHEMA, STEPS,
 };
 use crate::store::{
     Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof,
@@ -250,7 +250,7 @@ impl ContextStore for SqliteContextStore {
             View::Orphaned => LIST_ORPHANED,
             View::Held => LIST_HELD,
         };
-        sql += LIST_END;
+        sql += if filter.view == View::Due { LIST_DUE_END } else { LIST_END };
         let after = page.after.map(|id| id.to_string()).unwrap_or_default();
         // One more than wanted tells whether there is more.
         let limit = number(page.limit as u64).saturating_add(1);
