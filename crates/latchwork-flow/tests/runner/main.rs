@@ -1,5 +1,5 @@
-//! The runner: its duties in one process, and what only real processes and kills can show, over an
-//! SQLite file and a PostgreSQL server.
+//! The runner and the stores in databases: duties in one process, and what only real processes and
+//! kills can show, over an SQLite file and a PostgreSQL server.
 //!
 //! Without a server its tests are named as skipped, and fail where `CI` is set.
 #![allow(
@@ -14,6 +14,7 @@ mod crash;
 mod duties;
 mod flaky;
 mod room;
+mod stores;
 
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ fn main() {
         return block_on(child::play(&part));
     }
     let mut trials = duties::trials();
+    trials.extend(stores::trials());
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
     for (name, test) in crash::TESTS {

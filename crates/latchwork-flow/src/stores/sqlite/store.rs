@@ -103,10 +103,16 @@ impl SqliteContextStore {
         time(micros(now)).unwrap_or(now)
     }
 
-    /// Whoever writes must write to the file that others read.
+    /// Whoever writes must write to the file that others read …
     fn writer(&self, during: &'static str) -> Result<&SqlitePool> {
         self.sqlite.still_there().map_err(|e| error::sql(during, e))?;
         Ok(self.sqlite.writer())
+    }
+
+    /// … and read the one that others write: a new connection would make a new file.
+    fn readers(&self, during: &'static str) -> Result<&SqlitePool> {
+        self.sqlite.still_there().map_err(|e| error::sql(during, e))?;
+        Ok(self.sqlite.readers())
     }
 
     /// One change of one row, by the rules; again while others come in between.
@@ -150,7 +156,8 @@ impl ContextStore for SqliteContextStore {
     }
 
     async fn load(&self, id: TransitionId) -> Result<Option<StoredContext>> {
-        let found = Record::load("loading a context", self.sqlite.readers(), id).await?;
+        const DURING: &str = "loading a context";
+        let found = Record::load(DURING, self.readers(DURING)?, id).await?;
         Ok(found.map(|record| record.row))
     }
 
@@ -177,10 +184,9 @@ impl ContextStore for SqliteContextStore {
         let wrong = |e| error::driver(DURING, e);
         // Most often nothing is, and then nobody need wait for a writer.
         let any = sqlx::query_scalar(ANY_DUE).bind(machine).bind(micros(self.time()));
-        if !any.fetch_one(self.sqlite.readers()).await.map_err(wrong)? {
+        if !any.fetch_one(self.readers(DURING)?).await.map_err(wrong)? {
             return Ok(Vec::new());
         }
-        self.writer(DURING)?;
         let mut writing = self.sqlite.begin().await.map_err(|e| error::sql(DURING, e))?;
         let now = self.time();
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
@@ -209,7 +215,7 @@ impl ContextStore for SqliteContextStore {
         const DURING: &str = "looking for what is due next";
         let next = sqlx::query_scalar(NEXT_DUE).bind(machine);
         let next: Option<i64> = next
-            .fetch_optional(self.sqlite.readers())
+            .fetch_optional(self.readers(DURING)?)
             .await
             .map_err(|e| error::driver(DURING, e))?;
         let left = next.map(|at| at.saturating_sub(micros(self.time())).max(0));
@@ -258,7 +264,7 @@ impl ContextStore for SqliteContextStore {
         let query = query.bind(micros(self.time())).bind(filter.machine.as_deref());
         let query = query.bind(filter.entity.as_deref()).bind(filter.status.map(Status::name));
         let wrong = |e| error::driver(DURING, e);
-        let rows = query.fetch_all(self.sqlite.readers()).await.map_err(wrong)?;
+        let rows = query.fetch_all(self.readers(DURING)?).await.map_err(wrong)?;
         let found = rows.iter().map(|row| Ok(stored(row, wrong)?.head.summary()));
         Ok(ContextPage::cut(found.collect::<Result<_>>()?, page.limit))
     }
