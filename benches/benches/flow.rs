@@ -96,8 +96,7 @@ fn execute<'a>(
     Contender::new(name, move |operations| {
         runtime.block_on(async {
             for _ in 0..operations {
-                let mut worker = machine.transition(order(), Publish);
-                black_box(worker.execute().await.expect("nothing fails"));
+                black_box(machine.run(order(), Publish).await.expect("nothing fails"));
             }
         });
     })

@@ -111,7 +111,7 @@ impl<S: State> ActionContext<S> {
 
     /// What ended the last pause, with a signal's payload.
     pub fn woken(&self) -> Option<&Woken> {
-        self.transition.woken.as_ref()
+        self.transition.woken()
     }
 }
 

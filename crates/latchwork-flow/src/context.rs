@@ -28,15 +28,16 @@ pub struct TransitionContext<S: State> {
     pub(crate) delta: S::Delta,
     pub(crate) status: Status,
     pub(crate) metadata: Option<Value>,
-    pub(crate) failure: Option<Failure>,
+    pub(crate) failure: Option<Box<Failure>>,
     /// What is to be done, once the gates have allowed it.
     pub(crate) plan: Option<Plan>,
     pub(crate) next: usize,
     pub(crate) gates: Vec<GateEvaluation>,
     pub(crate) actions: Vec<ActionExecution>,
     pub(crate) skips: Vec<ActionSkip>,
-    pub(crate) paused: Option<Paused>,
-    pub(crate) woken: Option<Woken>,
+    // What most transitions never have is kept apart, since all of them are made and moved.
+    pub(crate) paused: Option<Box<Paused>>,
+    pub(crate) woken: Option<Box<Woken>>,
     /// The key that was locked first: a state on its way may say another.
     pub(crate) lock_key: Option<latchwork_lock::Key>,
     pub(crate) lease: Option<Box<Lease>>,
@@ -159,7 +160,7 @@ impl<S: State> TransitionContext<S> {
 
     /// What ended it, if it failed.
     pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
+        self.failure.as_deref()
     }
 
     /// Every look at a gate, in order.
@@ -192,12 +193,12 @@ impl<S: State> TransitionContext<S> {
 
     /// What it waits for, while it is paused.
     pub fn paused(&self) -> Option<&Paused> {
-        self.paused.as_ref()
+        self.paused.as_deref()
     }
 
     /// What ended its last pause.
     pub fn woken(&self) -> Option<&Woken> {
-        self.woken.as_ref()
+        self.woken.as_deref()
     }
 
     /// The lock that a paused transition keeps. That of a running one is asked of its worker.

@@ -25,8 +25,11 @@ impl TransitionId {
     /// A fresh id of this time.
     pub fn new(at: DateTime<Utc>) -> Self {
         let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
-        let random: [u8; 10] = rand::rng().random();
-        TransitionId(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
+        // Version 7 of RFC 9562: 48 bits of time, the version, random bits, the variant, more of them.
+        let random: u128 = rand::rng().random();
+        let bits = (u128::from(millis) << 80) | (random & !(u128::MAX << 76));
+        let bits = bits & !(0xf << 76) | (7 << 76);
+        TransitionId(Uuid::from_u128(bits & !(0b11 << 62) | (0b10 << 62)))
     }
 
     /// The id of a UUID that was one.
@@ -72,6 +75,9 @@ mod tests {
         let at = DateTime::from_timestamp(1_767_225_600, 0).expect("in range");
         let (one, two) =
             (TransitionId::new(at), TransitionId::new(at + std::time::Duration::from_secs(1)));
+        assert_eq!(one.as_uuid().get_version_num(), 7);
+        assert_eq!(one.as_uuid().get_variant(), uuid::Variant::RFC4122);
+        assert_eq!(one.as_uuid().as_u128() >> 80, 1_767_225_600_000);
         assert!(one < two && one.to_string() < two.to_string());
         assert_eq!(one.to_string().parse::<TransitionId>().expect("it was shown so"), one);
         assert_eq!("x".parse::<TransitionId>().expect_err("no id").code(), "invalid_argument");

@@ -1,5 +1,45 @@
 //! How it moves: transitions under lock, with gates, actions, pause and resume.
 //!
+//! A [`StateMachine`] is built once, of gates that decide and actions that do. A transition is a
+//! state and a delta, the wanted change; its worker takes the entity's lock, asks the gates, runs
+//! the actions one by one, and releases the lock, unless an action pauses: then the lock stays held
+//! until the transition is resumed, hours later and in another process if need be.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> latchwork_flow::Result<()> {
+//! use latchwork_flow::{ActionResult, Contexts, EntityKey, JsonState, MergeDelta, Pause, StateMachine};
+//! use latchwork_lock::Locks;
+//! use serde_json::json;
+//!
+//! let contexts = Contexts::connect("memory:").await?;
+//! let publish = StateMachine::<JsonState>::builder("publish")
+//!     .locks(&Locks::connect("memory:").await?, EntityKey::new())
+//!     .store(contexts.clone())
+//!     .action_fn("ask", |_| async {
+//!         Ok(ActionResult::pause(Pause::new().on_signal("approved")))
+//!     })
+//!     .action_fn("thank", |at| async move {
+//!         println!("{:?}, once: {}", at.woken(), at.idempotency_key());
+//!         Ok(ActionResult::proceed())
+//!     })
+//!     .action(MergeDelta)
+//!     .build()?;
+//!
+//! let order = JsonState::new(json!({"id": "ORD-1", "status": "draft"}))?;
+//! let paused = publish.run(order, JsonState::delta(json!({"status": "published"}))?).await?;
+//! assert!(paused.is_paused() && paused.lock_state().is_locked());
+//!
+//! contexts.signal(paused.id(), "approved", json!({"by": "ana"})).await?;
+//! let done = publish.resume(paused.id()).await?.execute().await?;
+//! assert_eq!(done.state().get("status"), Some(&json!("published")));
+//! # Ok(()) }
+//! ```
+//!
+//! With a [store](ContextStore) every action is saved when it has finished, and is not run again
+//! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
+//! elsewhere happens at least once, and whoever it calls can recognise it.
+//!
 //! The promises are numbered F1 to F12; the crate `latchwork-contract` (feature `flow`) tests them
 //! over any [`ContextStore`].
 

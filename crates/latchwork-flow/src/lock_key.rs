@@ -122,6 +122,11 @@ fn lacks(missing: &'static str) -> Error {
 }
 
 fn joined(parts: &[&str]) -> Result<Key> {
+    // A key is made for each transition, so one that fits is put together in place.
+    let mut short = arrayvec::ArrayString::<128>::new();
+    if parts.iter().all(|part| short.try_push_str(part).is_ok()) {
+        return Ok(Key::new(&short)?);
+    }
     Ok(Key::new(&parts.concat())?)
 }
 

@@ -124,7 +124,15 @@ impl<S: State> StateMachine<S> {
     pub fn transition(&self, state: S, delta: S::Delta) -> StateWorker<S> {
         let Machine { name, definition, clock, .. } = &*self.inner;
         let context = TransitionContext::new(name.clone(), *definition, state, delta, clock.wall());
-        StateWorker::fresh(self.inner.clone(), context)
+        StateWorker::new(self.inner.clone(), context)
+    }
+
+    /// A transition, executed: [`transition`](Self::transition) and
+    /// [`execute`](StateWorker::execute) in one, for those who need no worker.
+    ///
+    /// Cancel safety and errors: as for [`execute`](StateWorker::execute).
+    pub async fn run(&self, state: S, delta: S::Delta) -> Result<Arc<TransitionContext<S>>> {
+        self.transition(state, delta).execute_at_once().await
     }
 
     /// Stores a transition for a runner to begin, and gives its id.

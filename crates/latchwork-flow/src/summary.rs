@@ -176,8 +176,8 @@ impl<S: State> TransitionContext<S> {
             done: self.next,
             left: remaining.len(),
             metadata: self.metadata.clone(),
-            failure: self.failure.clone(),
-            paused: self.paused.clone(),
+            failure: self.failure().cloned(),
+            paused: self.paused().cloned(),
             lock_key: self.lock_key.as_ref().map(ToString::to_string),
             lock: self.lock_state(),
         }

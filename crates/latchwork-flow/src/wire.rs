@@ -100,14 +100,14 @@ impl<S: State> TransitionContext<S> {
     pub fn to_json(&self) -> Result<String> {
         let rest = Rest {
             metadata: self.metadata.as_ref().map(Cow::Borrowed),
-            failure: self.failure.as_ref().map(Cow::Borrowed),
+            failure: self.failure.as_deref().map(Cow::Borrowed),
             remaining: self.plan.as_ref().map(|_| Cow::Borrowed(self.remaining_actions())),
             next: self.next,
             gates: Cow::Borrowed(&self.gates),
             actions: Cow::Borrowed(&self.actions),
             skips: Cow::Borrowed(&self.skips),
-            paused: self.paused.as_ref().map(Cow::Borrowed),
-            woken: self.woken.as_ref().map(Cow::Borrowed),
+            paused: self.paused.as_deref().map(Cow::Borrowed),
+            woken: self.woken.as_deref().map(Cow::Borrowed),
             lock_key: self.lock_key.as_ref().map(|key| Cow::Borrowed(key.as_str())),
             lease: self.lease.as_deref().map(Cow::Borrowed),
             skipped_by_lock: self.skipped_by_lock,
@@ -169,7 +169,7 @@ impl<S: State> TransitionContext<S> {
             delta,
             status: read.status,
             metadata: rest.metadata.map(Cow::into_owned),
-            failure: rest.failure.map(Cow::into_owned),
+            failure: rest.failure.map(|failure| Box::new(failure.into_owned())),
             plan: rest
                 .remaining
                 .map(|names| Plan { names: names.as_ref().into(), first: rest.next }),
@@ -177,8 +177,8 @@ impl<S: State> TransitionContext<S> {
             gates: rest.gates.into_owned(),
             actions: rest.actions.into_owned(),
             skips: rest.skips.into_owned(),
-            paused: rest.paused.map(Cow::into_owned),
-            woken: rest.woken.map(Cow::into_owned),
+            paused: rest.paused.map(|paused| Box::new(paused.into_owned())),
+            woken: rest.woken.map(|woken| Box::new(woken.into_owned())),
             lock_key,
             lease: rest.lease.map(|lease| Box::new(lease.into_owned())),
             skipped_by_lock: rest.skipped_by_lock,

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use chrono::{DateTime, Utc};
 use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
 
@@ -44,10 +45,15 @@ pub struct StateWorker<S: State> {
     /// Whether this run has begun: the lock is taken, the script known.
     begun: bool,
     gates_passed: bool,
+    /// Whether an action has run since the lock was last known to be held.
+    acted: bool,
     /// Whether it was this worker that paused it.
     stepped: bool,
+    /// Whether the context's last time is as good as now: nothing that may take time has happened
+    /// since it was read.
+    fresh: bool,
     /// Why a claimed context was due.
-    due: Option<Due>,
+    due: Option<Box<Due>>,
     /// Why a claimed context is to be called off.
     cancelled: Option<String>,
     used_signal: Option<u64>,
@@ -57,7 +63,7 @@ pub struct StateWorker<S: State> {
 }
 
 impl<S: State> StateWorker<S> {
-    pub(crate) fn fresh(machine: Arc<Machine<S>>, context: TransitionContext<S>) -> Self {
+    pub(crate) fn new(machine: Arc<Machine<S>>, context: TransitionContext<S>) -> Self {
         StateWorker {
             machine,
             context: Arc::new(context),
@@ -66,7 +72,9 @@ impl<S: State> StateWorker<S> {
             run: None,
             begun: false,
             gates_passed: false,
+            acted: false,
             stepped: false,
+            fresh: false,
             due: None,
             cancelled: None,
             used_signal: None,
@@ -86,7 +94,7 @@ impl<S: State> StateWorker<S> {
         script: Script<S>,
     ) -> Self {
         let (events, planned) = (context.events, context.plan.is_some());
-        let mut worker = Self::fresh(machine, context);
+        let mut worker = Self::new(machine, context);
         worker.events = events;
         if planned {
             worker.gates_passed = true;
@@ -175,7 +183,7 @@ impl<S: State> StateWorker<S> {
 
     /// Why a claimed context was due.
     pub fn due(&self) -> Option<&Due> {
-        self.due.as_ref()
+        self.due.as_deref()
     }
 
     /// Renews the lock with its whole ttl, also that of a paused transition.
@@ -223,6 +231,12 @@ impl<S: State> StateWorker<S> {
         released.map(|()| true)
     }
 
+    /// The same as [`execute`](Self::execute) for a worker that was made just now.
+    pub(crate) async fn execute_at_once(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.fresh = true;
+        self.execute().await
+    }
+
     // ---- what all parts use ----
 
     /// Whether there is something left to do in this run.
@@ -232,6 +246,11 @@ impl<S: State> StateWorker<S> {
 
     fn change(&mut self) -> &mut TransitionContext<S> {
         Arc::make_mut(&mut self.context)
+    }
+
+    /// The time, without looking at the clock where that was done just now.
+    fn now(&self) -> DateTime<Utc> {
+        if self.fresh { self.context.updated_at } else { self.machine.clock.wall() }
     }
 
     /// Takes the lock and finds the script, if this run has not begun; else checks the lock.
@@ -252,8 +271,10 @@ impl<S: State> StateWorker<S> {
         if metadata.is_some() {
             context.metadata = metadata;
         }
-        self.save(None).await?;
-        self.run = None;
+        if self.run.is_some() {
+            self.save(None).await?;
+            self.run = None;
+        }
         let metadata = self.context.metadata.as_ref();
         let kind = match status {
             Status::Completed => EventKind::TransitionCompleted,
@@ -271,7 +292,7 @@ impl<S: State> StateWorker<S> {
         let context = self.change();
         context.status = Status::Failed;
         context.paused = None;
-        context.failure = Some(failure);
+        context.failure = Some(Box::new(failure));
         if let Err(unsaved) = self.save(None).await {
             tracing::error!(
                 transition = %self.context.id, %unsaved,

@@ -12,6 +12,7 @@ cases![
     f05_a_denied_step_ends_it,
     f05_actions_never_pass_the_gates,
     f05_a_step_after_the_lease_ran_out,
+    f05_an_action_that_outlasts_the_lock_is_the_last,
     f05_a_step_after_a_pause_that_lasted_too_long,
     f05_renewing_by_hand_keeps_it,
     f05_releasing_by_hand,
@@ -69,6 +70,27 @@ async fn f05_a_step_after_the_lease_ran_out(f: Fixture) {
     assert_eq!(stage.ran(), ["a"]);
     assert_eq!(stage.event_names().last(), Some(&"LockLost"));
     assert!(!worker.lock_state().is_locked());
+}
+
+async fn f05_an_action_that_outlasts_the_lock_is_the_last(f: Fixture) {
+    for stored in [true, false] {
+        let stage = Stage::new(&f).await;
+        let builder = if stored { stage.stored() } else { stage.plain() };
+        let slow = stage.clone();
+        let machine = builder
+            .run_lease(stage.too_long() * 9)
+            .action_fn("slow", move |_| {
+                let stage = slow.clone();
+                async move {
+                    stage.f.pass(stage.too_long()).await;
+                    Ok(ActionResult::proceed())
+                }
+            })
+            .action(stage.noting("after"));
+        let machine = machine.build().expect("a machine");
+        assert_eq!(code(machine.run(draft(), publish()).await), "lock_expired");
+        assert!(stage.ran().is_empty(), "nothing runs without its lock");
+    }
 }
 
 async fn f05_a_step_after_a_pause_that_lasted_too_long(f: Fixture) {

@@ -30,19 +30,16 @@ impl<S: State> StateWorker<S> {
                 return Err(kind.into());
             }
         };
+        let skips = locking.config.strategy == LockStrategy::Skip;
         self.change().lock_key = Some(key.clone());
         match self.acquire(&key).await {
             Ok(()) => Ok(true),
-            Err(error) if error.is_lock_taken() && self.strategy() == LockStrategy::Skip => {
+            Err(error) if error.is_lock_taken() && skips => {
                 self.change().skipped_by_lock = true;
                 Ok(false)
             }
             Err(error) => Err(error),
         }
-    }
-
-    fn strategy(&self) -> LockStrategy {
-        self.machine.locking.as_ref().map_or(LockStrategy::None, |l| l.config.strategy)
     }
 
     /// Asks for a key, as the machine's settings say.
@@ -66,6 +63,7 @@ impl<S: State> StateWorker<S> {
         match request.acquire().await {
             Ok(guard) => {
                 let (fence, waited) = (guard.fence(), guard.waited());
+                self.fresh &= !waited;
                 self.guard = Some(guard);
                 let kind = EventKind::LockAcquired { key: key.as_str(), fence, waited };
                 tell(&self.machine, &self.context, &mut self.events, kind);
@@ -156,7 +154,7 @@ impl<S: State> StateWorker<S> {
         let events = self.events;
         let context = self.change();
         context.status = Status::Paused;
-        context.paused = Some(paused);
+        context.paused = Some(Box::new(paused));
         context.events = events + 1; // with the one that tells of the pause
         if let Some(request) = self.save(None).await? {
             self.restore_lock().await?;
@@ -167,6 +165,7 @@ impl<S: State> StateWorker<S> {
         let kind = EventKind::TransitionPaused { metadata };
         tell(&self.machine, &self.context, &mut self.events, kind);
         self.begun = false;
+        self.acted = false;
         self.stepped = true;
         kept
     }
@@ -205,7 +204,7 @@ impl<S: State> StateWorker<S> {
         let restored = self.restore_lock().await;
         let kept = match restored {
             Ok(()) => {
-                let how = self.context.paused.as_ref().map(|paused| paused.lock);
+                let how = self.context.paused().map(|paused| paused.lock);
                 self.keep_lock(how.unwrap_or_default()).await
             }
             Err(error) if error.is_lock_loss() => {

@@ -31,7 +31,7 @@ impl<S: State> StateWorker<S> {
     }
 
     fn waiting(&self) -> Option<Waiting> {
-        let paused = self.context.paused.as_ref()?;
+        let paused = self.context.paused()?;
         let renew_at = match (paused.lock, &self.context.lease) {
             (PauseLock::Renew, Some(lease)) => Some(self.machine.clock.wall() + lease.ttl / 3),
             _ => None,
@@ -67,12 +67,12 @@ impl<S: State> StateWorker<S> {
         if let Due::Signal(signal) = &due {
             self.used_signal = Some(signal.sequence);
         }
-        self.due = Some(due);
+        self.due = Some(Box::new(due));
     }
 
     /// What woke it, from why it was due.
     pub(super) fn woken_by(&self) -> Woken {
-        match &self.due {
+        match self.due.as_deref() {
             Some(Due::Signal(signal)) => Woken::Signal {
                 name: signal.name.clone(),
                 payload: signal.payload.clone(),
@@ -119,6 +119,7 @@ impl<S: State> StateWorker<S> {
             return Ok(None);
         }
         let Some(run) = self.run.clone() else { return Ok(None) };
+        self.fresh = false;
         let events = self.events.max(self.context.events);
         self.change().events = events;
         let saved = match self.draft() {

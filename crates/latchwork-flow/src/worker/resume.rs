@@ -25,6 +25,7 @@ impl<S: State> StateWorker<S> {
     /// Goes on after a pause or a crash: claims the stored revision, then holds the lock again, then
     /// notes what woke it.
     pub(super) async fn go_on(&mut self) -> Result<()> {
+        self.fresh = false;
         self.claim().await?;
         let kind = EventKind::TransitionStarting { resumed: true };
         tell(&self.machine, &self.context, &mut self.events, kind);
@@ -40,7 +41,7 @@ impl<S: State> StateWorker<S> {
         let woken = self.woken_by();
         let context = self.change();
         if context.status == Status::Paused {
-            context.woken = Some(woken);
+            context.woken = Some(Box::new(woken));
         }
         context.status = Status::Running;
         context.paused = None;
@@ -51,8 +52,8 @@ impl<S: State> StateWorker<S> {
 
     /// Ends a pause that has lasted too long, if its policy is to end then.
     async fn timed_out(&mut self) -> Result<bool> {
-        let timeout = self.context.paused.as_ref().and_then(|paused| paused.timeout);
-        let (Some(Due::Timeout), Some(timeout)) = (&self.due, timeout) else { return Ok(false) };
+        let timeout = self.context.paused().and_then(|paused| paused.timeout);
+        let (Some(Due::Timeout), Some(timeout)) = (self.due(), timeout) else { return Ok(false) };
         match timeout.then {
             OnTimeout::Resume => Ok(false),
             OnTimeout::Stop => {

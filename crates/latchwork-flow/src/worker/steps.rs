@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::json;
@@ -22,7 +23,7 @@ impl<S: State> StateWorker<S> {
         }
         let resumed = EventKind::TransitionStarting { resumed: false };
         tell(&self.machine, &self.context, &mut self.events, resumed);
-        if self.called_off().await? {
+        if self.cancelled.is_some() && self.called_off().await? {
             return Ok(());
         }
         match self.take_lock().await {
@@ -34,9 +35,15 @@ impl<S: State> StateWorker<S> {
             Err(error) => return Err(self.fail(error).await),
         }
         let (state, delta) = (&self.context.state, &self.context.delta);
-        let script = match self.machine.configured_for(state, delta).await {
-            Ok(script) => script,
-            Err(error) => return Err(self.fail(error).await),
+        let script = match &self.machine.provider {
+            None => self.machine.all.clone(),
+            Some(_) => {
+                self.fresh = false;
+                match self.machine.configured_for(state, delta).await {
+                    Ok(script) => script,
+                    Err(error) => return Err(self.fail(error).await),
+                }
+            }
         };
         let context = self.change();
         context.status = Status::Running;
@@ -53,6 +60,9 @@ impl<S: State> StateWorker<S> {
             return Ok(GateResult::Allow);
         }
         let Some(script) = self.script.clone() else { return Ok(GateResult::Allow) };
+        if script.gates.is_empty() {
+            return self.gates_are_passed(script.actions.is_empty()).await;
+        }
         let mut skip = None;
         for gate in &script.gates {
             let result = match self.ask(gate, None).await {
@@ -76,10 +86,14 @@ impl<S: State> StateWorker<S> {
             self.finish(Status::Completed, Some(why)).await?;
             return Ok(result);
         }
+        self.gates_are_passed(script.actions.is_empty()).await
+    }
+
+    async fn gates_are_passed(&mut self, nothing_to_do: bool) -> Result<GateResult> {
         self.gates_passed = true;
-        if script.actions.is_empty() {
+        if nothing_to_do {
             self.finish(Status::Completed, None).await?;
-        } else {
+        } else if self.machine.store.is_some() {
             self.enter().await?;
         }
         Ok(GateResult::Allow)
@@ -98,6 +112,7 @@ impl<S: State> StateWorker<S> {
         let (reason, panicked, source) = match answer {
             Ok(Ok(result)) => {
                 let now = self.machine.clock.wall();
+                self.fresh = true;
                 let context = self.change();
                 context.updated_at = now;
                 context.gates.push(GateEvaluation {
@@ -121,6 +136,9 @@ impl<S: State> StateWorker<S> {
 
     /// One action, or its skipping.
     pub(super) async fn step(&mut self) -> Result<()> {
+        if self.acted {
+            self.check_lock().await?;
+        }
         let index = self.context.next;
         let first = self.context.plan.as_ref().map_or(0, |plan| plan.first);
         let Some(script) = self.script.clone() else { return Ok(()) };
@@ -139,7 +157,8 @@ impl<S: State> StateWorker<S> {
         tell(&self.machine, &self.context, &mut self.events, began);
         let fence = self.guard.as_ref().map(|guard| guard.fence());
         let at = ActionContext { transition: self.context.clone(), index, fence };
-        let started_at = self.machine.clock.wall();
+        let started_at = self.now();
+        self.acted = true;
         let result = match self.perform(action, at).await {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => return Err(self.fail(error).await),
@@ -147,6 +166,7 @@ impl<S: State> StateWorker<S> {
         };
         let ActionResult { execution, state, metadata, pause } = result;
         let ended_at = self.machine.clock.wall();
+        self.fresh = true;
         let context = self.change();
         context.updated_at = ended_at;
         context.next = index + 1;
@@ -157,20 +177,23 @@ impl<S: State> StateWorker<S> {
         if ended {
             context.metadata.clone_from(&metadata);
         }
-        let action = action.name.clone();
         context.actions.push(ActionExecution {
-            action: action.clone(),
+            action: action.name.clone(),
             index,
             execution,
             metadata,
             started_at,
             ended_at,
         });
-        let took = (ended_at - started_at).to_std().unwrap_or_default();
-        let kind = EventKind::ActionExecuted { action: &action, index, execution, took };
+        let took = match self.machine.observers.is_empty() {
+            true => Duration::ZERO, // nobody will see it
+            false => (ended_at - started_at).to_std().unwrap_or_default(),
+        };
+        let kind = EventKind::ActionExecuted { action: &action.name, index, execution, took };
         tell(&self.machine, &self.context, &mut self.events, kind);
         match execution {
             Execution::Continue if last => self.finish(Status::Completed, None).await,
+            Execution::Continue if self.machine.store.is_none() => Ok(()),
             Execution::Continue => self.enter().await,
             Execution::Stop => self.finish(Status::Stopped, None).await,
             Execution::Pause => self.pause(pause.map(|pause| *pause).unwrap_or_default()).await,

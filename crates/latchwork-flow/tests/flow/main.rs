@@ -7,5 +7,7 @@
 )]
 
 mod examples;
+mod faults;
 mod format;
 mod model;
+mod observers;
