@@ -67,7 +67,7 @@ pub(super) fn rules(rows: &[Row], now: Moment) -> Result<Rules<Asker>, String> {
                 let fence = fence_of(fence);
                 rules.last_fence = rules.last_fence.max(Some(fence));
                 rules.holders.push(Held {
-                    party,
+                    party: party.into(),
                     fence,
                     previous: row.previous.map(fence_of),
                     expires: row.expires_us.map_or(Moment::default(), moment),
@@ -75,7 +75,7 @@ pub(super) fn rules(rows: &[Row], now: Moment) -> Result<Rules<Asker>, String> {
                 });
             }
             None if party.extra.alive > now && party.extra.until > now => {
-                rules.queue.push_back(party);
+                rules.queue.push_back(party.into());
             }
             None => {}
         }

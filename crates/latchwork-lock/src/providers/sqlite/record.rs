@@ -61,7 +61,7 @@ impl Record {
         queue.sort_unstable_by_key(|(seq, _)| *seq);
         record.rules.holders.extend(record.holders.iter().cloned());
         record.waiters = queue.iter().map(|(seq, w)| (*seq, w.id, w.extra.client)).collect();
-        record.rules.queue.extend(queue.into_iter().map(|(_, waiting)| waiting));
+        record.rules.queue.extend(queue.into_iter().map(|(_, waiting)| waiting.into()));
         Ok(record)
     }
 
@@ -87,7 +87,7 @@ impl Record {
         self.holders.push(Held {
             // The same columns are its end and a waiter's.
             expires: party.extra.alive,
-            party,
+            party: party.into(),
             fence: fence_of(get(14)?),
             previous: previous.map(fence_of),
             claimed: get(17)? != 0,
