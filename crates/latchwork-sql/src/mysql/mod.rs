@@ -1,0 +1,9 @@
+//! MariaDB and MySQL: opening a pool, telling errors apart, and migrations.
+
+mod error;
+mod migrate;
+mod open;
+
+pub use error::{explain, is_broken, is_collision, is_duplicate, is_timeout};
+pub use migrate::migrate;
+pub use open::{Settings, acquire, check, open, options};
