@@ -10,7 +10,11 @@
 
 #[path = "postgres/pool.rs"]
 mod pool;
+#[path = "postgres/secrets.rs"]
+mod secrets;
 mod support;
+#[path = "postgres/tls.rs"]
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -35,6 +39,7 @@ fn main() {
     tests![
         a_crash_of_the_server_takes_nothing_back,
         a_restart_of_the_server_takes_nothing_back,
+        a_replica_is_refused_and_one_that_is_promoted_serves,
         bad_addresses_say_what_is_wrong,
         a_user_without_rights_is_told_so,
         a_token_is_in_no_table,
@@ -47,6 +52,8 @@ fn main() {
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
+        secrets::no_secret_is_ever_said,
+        tls::certificates_are_checked,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
@@ -77,6 +84,28 @@ async fn a_crash_of_the_server_takes_nothing_back() {
 
 async fn a_restart_of_the_server_takes_nothing_back() {
     survives(Signal::INT).await;
+}
+
+async fn a_replica_is_refused_and_one_that_is_promoted_serves() {
+    let mut own = OwnServer::start("postgres");
+    let locks = connect(&own.address).await;
+    let guard = locks.lock("key").ttl(secs(600)).acquire().await.expect("a free key");
+    let standby = own.data().join("data/standby.signal");
+    std::fs::write(&standby, "").expect("written");
+    own.end(Signal::INT);
+    own.up();
+    refused(&own.address, "lock_backend", "primary").await;
+    // Who was there before the fail-over waits for the next one.
+    let error = locks.lock("other").try_acquire().await.expect_err("nobody may write");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    assert!(error.to_string().contains("primary"), "{error}");
+    let asking = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("other").wait(secs(40)).acquire().await.map(drop) }
+    });
+    admin(&own.address, "SELECT pg_promote()").await;
+    asking.await.expect("no panic").expect("it serves again");
+    guard.release().await.expect("it outlived that");
 }
 
 /// Held and waited for while the server ends by a signal, and starts again.
@@ -147,6 +176,17 @@ async fn bad_addresses_say_what_is_wrong() {
     });
     let other = format!("postgres://u:hush@127.0.0.1:{port}/d");
     refused(&other, "lock_backend", "protocol").await;
+    // And whatever else runs here.
+    for name in ["LATCHWORK_TEST_REDIS", "LATCHWORK_TEST_MYSQL", "LATCHWORK_TEST_ETCD"] {
+        let Ok(address) = std::env::var(name) else { continue };
+        let place = address.rsplit(['/', '@']).find(|part| part.contains(':')).expect("a port");
+        let place = place.split(',').next().expect("one of them");
+        let error = Locks::connect(&format!("postgres://u:hush@{place}/d")).await;
+        let error = error.expect_err("another kind of server");
+        // Some never answer what they do not understand.
+        assert!(["lock_backend", "lock_unavailable"].contains(&error.code()), "{name}: {error}");
+        assert!(!error.to_string().contains("hush"), "{error}");
+    }
 }
 
 async fn a_user_without_rights_is_told_so() {

@@ -92,6 +92,8 @@ pub fn all() -> Vec<Backend> {
         postgres::backend(),
         #[cfg(feature = "mysql")]
         mysql::backend(),
+        #[cfg(feature = "postgres")]
+        postgres::pooled(),
     ]
 }
 
@@ -127,7 +129,7 @@ pub mod postgres {
 
     use super::{Backend, Room, directory};
 
-    pub const MISSING: &str = "no server; `scripts/services up postgres` starts one";
+    pub const MISSING: &str = "no server; `scripts/services up postgres pgbouncer` starts one";
 
     pub fn backend() -> Backend {
         let room = || -> BoxFuture<'static, Room> {
@@ -142,9 +144,37 @@ pub mod postgres {
         Backend { missing, by_tcp: true, ..Backend::new("postgres", room) }
     }
 
+    /// Through pgbouncer in transaction mode, which passes no `search_path` on: so in a database of
+    /// its own.
+    pub fn pooled() -> Backend {
+        let room = || -> BoxFuture<'static, Room> {
+            Box::pin(async {
+                let (direct, pooler) = (server(), pooler());
+                let (direct, pooler) = direct.zip(pooler).expect("looked at before");
+                let name = format!("room_{:x}", Token::random().expose());
+                admin(&direct, &format!("CREATE DATABASE {name}")).await;
+                let in_it = |address: &str| {
+                    let (base, _) = address.rsplit_once('/').expect("a database");
+                    format!("{base}/{name}")
+                };
+                let address = in_it(&pooler);
+                let server = place(&address).parse().expect("a socket address");
+                let room = Room::new(pooled(), address, in_it(&direct), directory());
+                Room { server: Some(server), ..room }
+            })
+        };
+        let missing = pooler().is_none().then_some(MISSING);
+        Backend { missing, by_tcp: true, ..Backend::new("postgres_pgbouncer", room) }
+    }
+
     /// The server that the environment names.
     pub fn server() -> Option<String> {
         std::env::var("LATCHWORK_TEST_POSTGRES").ok()
+    }
+
+    /// The pooler before it.
+    fn pooler() -> Option<String> {
+        std::env::var("LATCHWORK_TEST_PGBOUNCER").ok()
     }
 
     /// Host and port of an address.

@@ -39,7 +39,10 @@ pub fn is_duplicate(error: &Driver) -> bool {
 /// have been heard.
 pub fn is_broken(error: &Driver) -> bool {
     match error {
-        Driver::Io(io) => io.kind() != io::ErrorKind::ConnectionRefused,
+        // To ask the next one after a silence would take as long again.
+        Driver::Io(io) => {
+            !matches!(io.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::TimedOut)
+        }
         _ => matches!(number(error), Some(1053 | 1927 | 1158..=1161 | 4031)),
     }
 }
@@ -48,6 +51,9 @@ fn number(error: &Driver) -> Option<u16> {
     let told = error.as_database_error()?;
     Some(told.try_downcast_ref::<MySqlDatabaseError>()?.number())
 }
+
+const NO_TLS: &str = "no TLS connection was made; check ssl-mode and ssl-ca, and the server's \
+    certificate: who signed it, for which host, until when";
 
 fn verdict(error: &Driver) -> (Fault, String) {
     use Fault::{Permanent, Temporary};
@@ -65,12 +71,19 @@ fn verdict(error: &Driver) -> (Fault, String) {
             Temporary,
             "nobody listens there; check the host and the port, and that the server runs".into(),
         ),
-        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
-        Driver::Tls(_) => (
-            Permanent,
-            "no TLS connection was made; check ssl-mode and ssl-ca, and the server's certificate"
+        Driver::Tls(_) => (Permanent, NO_TLS.into()),
+        // What rustls has against a certificate comes as this.
+        Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, NO_TLS.into()),
+        Driver::Io(io) if io.kind() == io::ErrorKind::NotFound => (
+            Temporary,
+            "a file that the address names is not there: ssl-ca, ssl-cert, ssl-key, or the socket \
+             of a server that does not run"
                 .into(),
         ),
+        Driver::Io(io) if io.kind() == io::ErrorKind::TimedOut => {
+            (Temporary, "the server did not answer in time".into())
+        }
+        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
         Driver::Protocol(_) => (
             Permanent,
             "whoever answered does not speak MySQL's protocol; check the host and the port".into(),

@@ -1,15 +1,21 @@
 //! The migration runner. It only adds, and any number of processes may start at once.
 
-use sqlx::mysql::{MySqlConnection, MySqlPool};
-use sqlx::{AssertSqlSafe, Row};
+use std::time::Duration;
 
-use super::{acquire, explain};
+use sqlx::Row;
+use sqlx::mysql::{MySqlConnection, MySqlPool};
+use tokio::time::timeout;
+
+use super::{Line, explain, in_time};
 use crate::{Error, Migration, Result};
 
 /// What every starting process takes for the length of its migrations; of one database only,
 /// since such names are the whole server's.
 const TURN: &str = "SELECT GET_LOCK(CONCAT('latchwork:', SHA1(DATABASE())), 60)";
 const TURN_IS_OVER: &str = "SELECT RELEASE_LOCK(CONCAT('latchwork:', SHA1(DATABASE())))";
+
+/// How long all of it may take: longer than the wait for the turn.
+const LIMIT: Duration = Duration::from_secs(90);
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS latchwork_migrations (
     layer VARBINARY(64) NOT NULL,
@@ -35,20 +41,29 @@ const RECORD: &str = "INSERT IGNORE INTO latchwork_migrations (layer, version, n
 /// Permanent for missing rights; what the server says otherwise.
 pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Result<()> {
     let newest = steps.iter().map(|step| step.version).max().unwrap_or(0);
-    let mut connection = acquire(pool).await.map_err(explain)?;
+    let mut line = Line::open(pool).await.map_err(explain)?;
     // Most starts find everything there, and need no right to create.
-    if done(&mut connection, layer).await.unwrap_or(0) >= newest {
+    let found = in_time(done(&mut line, layer)).await;
+    line.heard(&found);
+    if found.is_ok_and(|found| found >= newest) {
         return Ok(());
     }
-    // Whatever becomes of this, nobody else gets a session that has the turn.
-    connection.close_on_drop();
+    drop(line);
+    // Not given back whatever becomes of it, so that nobody gets a session that has the turn.
+    let mut line = Line::open(pool).await.map_err(explain)?;
+    timeout(LIMIT, make(&mut line, layer, steps))
+        .await
+        .map_err(|_| Error::temporary("the tables were not made in time", None))?
+}
+
+async fn make(connection: &mut MySqlConnection, layer: &str, steps: &[Migration]) -> Result<()> {
     if let Err(error) = sqlx::raw_sql(TURN).execute(&mut *connection).await {
         tracing::debug!(%error, "the migrations go on without a turn");
     }
     sqlx::raw_sql(TABLE).execute(&mut *connection).await.map_err(explain)?;
-    let done = done(&mut connection, layer).await.map_err(explain)?;
+    let done = done(connection, layer).await.map_err(explain)?;
     for step in steps.iter().filter(|step| step.version > done) {
-        sqlx::raw_sql(AssertSqlSafe(step.sql)).execute(&mut *connection).await.map_err(|e| {
+        sqlx::raw_sql(step.sql).execute(&mut *connection).await.map_err(|e| {
             let cause = explain(e);
             let message =
                 format!("migration {} of {layer} ({}) failed: {cause}", step.version, step.name);
@@ -63,7 +78,7 @@ pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Resu
             .map_err(explain)?;
     }
     let _ = sqlx::raw_sql(TURN_IS_OVER).execute(&mut *connection).await;
-    connection.close().await.map_err(explain)
+    Ok(())
 }
 
 /// The newest step that was applied.

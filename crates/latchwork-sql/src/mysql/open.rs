@@ -5,12 +5,10 @@ use std::io::ErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::mysql::{MySql, MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use sqlx::pool::PoolConnection;
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use sqlx::{ConnectOptions, Connection, Executor, Row};
 
-use super::error::is_full;
-use super::explain;
+use super::{explain, in_time};
 use crate::{Error, Result};
 
 /// The oldest servers that are meant to work: what the oldest supported distributions have.
@@ -92,25 +90,6 @@ pub async fn open(options: MySqlConnectOptions, settings: &Settings) -> Result<M
     Ok(pool)
 }
 
-/// A connection of a pool. Where the server has none left to open, one that is busy may become free
-/// in time; the pool itself would give up at once.
-///
-/// # Errors
-/// The driver's.
-pub async fn acquire(pool: &MySqlPool) -> sqlx::Result<PoolConnection<MySql>> {
-    const PAUSE: Duration = Duration::from_millis(20);
-    let mut left = pool.options().get_acquire_timeout().as_millis() / PAUSE.as_millis();
-    loop {
-        match pool.acquire().await {
-            Err(error) if left > 0 && is_full(&error) => {
-                left -= 1;
-                tokio::time::sleep(PAUSE).await;
-            }
-            out => return out,
-        }
-    }
-}
-
 const KIND: &str = "check that it is MariaDB or MySQL, and not another kind of server";
 
 /// Refuses a server that is too old, of another kind, read-only, or set up so that nothing of ours
@@ -134,8 +113,8 @@ pub async fn check(pool: &MySqlPool) -> Result<()> {
             }
             error => explain(error),
         })?;
-    let rows = own.fetch_all(sqlx::raw_sql(VARIABLES)).await.map_err(explain)?;
-    own.close().await.map_err(explain)?;
+    let rows = in_time(own.fetch_all(sqlx::raw_sql(VARIABLES))).await.map_err(explain)?;
+    in_time(own.close()).await.map_err(explain)?;
     let mut found = HashMap::new();
     for row in &rows {
         let read = |at| row.try_get_unchecked::<String, _>(at).map_err(explain);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::mysql::{acquire, is_broken, is_collision, is_duplicate, is_timeout};
+use latchwork_sql::mysql::{Line, in_time, is_broken, is_collision, is_duplicate, is_timeout};
 use parking_lot::Mutex;
 use sqlx::mysql::{MySql, MySqlPool, MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Execute, Executor};
@@ -304,8 +304,10 @@ impl Store {
         let mut left = self.pool.options().get_max_connections();
         loop {
             let query = sqlx::raw_sql(AssertSqlSafe(sql.clone()));
-            let mut connection = acquire(&self.pool).await?;
-            match connection.fetch_all(query).await {
+            let mut line = Line::open(&self.pool).await?;
+            let rows = in_time(line.fetch_all(query)).await;
+            line.heard(&rows);
+            match rows {
                 Err(error) if left > 0 && is_broken(&error) => left -= 1,
                 out => return out,
             }
@@ -317,7 +319,10 @@ impl Store {
         &self,
         query: impl Execute<'q, MySql> + 'q,
     ) -> sqlx::Result<MySqlQueryResult> {
-        acquire(&self.pool).await?.execute(query).await
+        let mut line = Line::open(&self.pool).await?;
+        let done = in_time(line.execute(query)).await;
+        line.heard(&done);
+        done
     }
 
     fn is_ours_waiting(&self, row: &Row) -> bool {

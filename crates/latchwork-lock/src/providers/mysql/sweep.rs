@@ -1,7 +1,7 @@
 //! Removing what is left of keys that nobody uses any more.
 
-use latchwork_sql::mysql::acquire;
-use sqlx::{AssertSqlSafe, Row as _};
+use latchwork_sql::mysql::{Line, in_time};
+use sqlx::{AssertSqlSafe, Executor, Row as _};
 
 use super::schema;
 use super::store::Store;
@@ -41,13 +41,14 @@ async fn try_sweep(store: &Store) -> sqlx::Result<()> {
     *store.swept.lock() = if rows.len() < AT_ONCE { Vec::new() } else { last };
     if let Some(highest) = unused.iter().map(|(_, fence)| *fence).max() {
         let names: Vec<&[u8]> = unused.iter().map(|(name, _)| name.as_slice()).collect();
-        let mut connection = acquire(&store.pool).await?;
         let words = AssertSqlSafe(schema::remove(&names, highest));
-        if let Err(error) = sqlx::raw_sql(words).execute(&mut *connection).await {
-            // It may be in the middle of the transaction.
-            connection.close_on_drop();
-            return Err(error);
+        let mut line = Line::open(&store.pool).await?;
+        let removed = in_time(line.execute(sqlx::raw_sql(words))).await;
+        // After an error it may be in the middle of the transaction, and is not given back.
+        if removed.is_ok() {
+            line.heard(&removed);
         }
+        removed?;
     }
     for name in dead {
         let Some(key) = String::from_utf8(name).ok().and_then(|name| Key::try_from(name).ok())

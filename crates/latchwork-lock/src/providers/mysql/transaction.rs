@@ -1,8 +1,7 @@
 //! One edit's transaction, on a connection that is given back clean or not at all.
 
-use latchwork_sql::mysql::{acquire, is_broken};
-use sqlx::mysql::{MySql, MySqlPool, MySqlRow};
-use sqlx::pool::PoolConnection;
+use latchwork_sql::mysql::{Line, in_time, is_broken};
+use sqlx::mysql::{MySqlPool, MySqlRow};
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::schema;
@@ -10,7 +9,7 @@ use super::schema;
 /// The driver does not know of this transaction, since it begins and ends inside of longer
 /// messages. So whoever drops one in the middle closes the connection, and the server undoes it.
 pub(super) struct Transaction {
-    connection: Option<PoolConnection<MySql>>,
+    line: Line,
 }
 
 impl Transaction {
@@ -19,7 +18,7 @@ impl Transaction {
         pool: &MySqlPool,
         name: &[u8],
     ) -> sqlx::Result<(Self, Vec<MySqlRow>)> {
-        let mut tx = Transaction { connection: Some(acquire(pool).await?) };
+        let mut tx = Transaction { line: Line::open(pool).await? };
         match tx.say(schema::begin(name)).await {
             Ok(rows) => Ok((tx, rows)),
             Err(error) => Err(tx.fail(error).await),
@@ -29,8 +28,8 @@ impl Transaction {
     /// Says the last statements and commits, in one message.
     pub(super) async fn commit(mut self, last: String) -> sqlx::Result<()> {
         match self.say(last + schema::COMMIT).await {
-            Ok(_) => {
-                drop(self.connection.take()); // back into the pool
+            Ok(rows) => {
+                self.line.heard(&Ok(rows));
                 Ok(())
             }
             Err(error) => Err(self.fail(error).await),
@@ -39,29 +38,22 @@ impl Transaction {
 
     /// Undoes it.
     pub(super) async fn roll_back(mut self) -> sqlx::Result<()> {
-        self.say(schema::ROLLBACK.to_owned()).await?;
-        drop(self.connection.take()); // back into the pool
-        Ok(())
+        let undone = self.say(schema::ROLLBACK.to_owned()).await.map(drop);
+        if undone.is_ok() {
+            self.line.heard(&undone);
+        }
+        undone
     }
 
     /// The server has answered with an error: the session is still good for others.
     async fn fail(self, error: sqlx::Error) -> sqlx::Error {
-        if error.as_database_error().is_some() && !is_broken(&error) {
+        if matches!(error, sqlx::Error::Database(_)) && !is_broken(&error) {
             let _ = self.roll_back().await;
         }
         error
     }
 
     async fn say(&mut self, words: String) -> sqlx::Result<Vec<MySqlRow>> {
-        let connection = self.connection.as_mut().ok_or(sqlx::Error::WorkerCrashed)?;
-        connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(words))).await
-    }
-}
-
-impl Drop for Transaction {
-    fn drop(&mut self) {
-        if let Some(connection) = &mut self.connection {
-            connection.close_on_drop();
-        }
+        in_time(self.line.fetch_all(sqlx::raw_sql(AssertSqlSafe(words)))).await
     }
 }
