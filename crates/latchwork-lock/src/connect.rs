@@ -21,7 +21,7 @@ const ELSEWHERE: [(&str, &str); 12] = [
 ];
 
 const KINDS: &str =
-    "write memory:, file:///directory, sqlite:///file.db or postgres://host/database";
+    "write memory:, file:///directory, sqlite:///file.db, postgres://host/database or mysql://…";
 
 /// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
@@ -37,6 +37,8 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "postgres" | "postgresql" => {
             crate::PostgresLockProvider::connect(address).await.map(Locks::new)
         }
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => crate::MySqlLockProvider::connect(address).await.map(Locks::new),
         scheme => Err(unknown(scheme)),
     }
 }
@@ -48,6 +50,8 @@ pub(crate) fn schema(address: &str) -> Result<String> {
         "sqlite" => Ok(crate::SqliteLockProvider::schema().to_owned()),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(crate::MySqlLockProvider::schema()),
         scheme @ ("memory" | "noop" | "file") => Err(Error::invalid_argument(
             "url",
             format!("{scheme}: has no tables, and so no schema to show"),
@@ -100,6 +104,10 @@ mod tests {
             ("postgres://me:secret@host/db", "not_built"),
             #[cfg(feature = "postgres")]
             ("postgres://me:secret@host/db?passwort=secret", "invalid_argument"),
+            #[cfg(not(feature = "mysql"))]
+            ("mysql://me:secret@host/db", "not_built"),
+            #[cfg(feature = "mysql")]
+            ("mysql://me:secret@host/db?passwort=secret", "invalid_argument"),
             ("etcd://a,b,c", "not_built"),
             ("temporal://x", "not_built"),
         ] {

@@ -68,6 +68,8 @@ pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
+#[cfg(feature = "mysql")]
+pub use providers::mysql::{MySqlFenceGate, MySqlLockProvider};
 pub use providers::noop::NoOpLockProvider;
 #[cfg(feature = "postgres")]
 pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};

@@ -11,6 +11,7 @@ fn main() {
     suites.extend(file());
     suites.extend(sqlite());
     suites.extend(postgres());
+    suites.extend(mysql());
     latchwork_contract::lock::main(suites)
 }
 
@@ -132,4 +133,38 @@ fn postgres() -> Vec<Suite> {
 #[cfg(not(feature = "postgres"))]
 fn postgres() -> Vec<Suite> {
     Vec::new()
+}
+
+/// In a database of its own for each case.
+#[cfg(feature = "mysql")]
+fn mysql() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{MySqlLockProvider, Token};
+    use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_MARIADB") else {
+        let hint = "no server; `scripts/services up mariadb` starts one";
+        return Some(missing("mysql", hint));
+    };
+    Some(suite("mysql", move || {
+        let server = server.clone();
+        async move {
+            let name = format!("case_{:x}", Token::random().expose());
+            let mut admin = MySqlConnection::connect(&server).await.expect("the server is there");
+            let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}")));
+            made.execute(&mut admin).await.expect("a room for one case");
+            admin.close().await.expect("closed");
+            let (base, _) = server.rsplit_once('/').expect("it names a database");
+            let address = format!("{base}/{name}");
+            Bench::new(move || {
+                let address = address.clone();
+                async move { MySqlLockProvider::connect(&address).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql() -> Option<Suite> {
+    None
 }

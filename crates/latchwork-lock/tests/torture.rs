@@ -52,7 +52,20 @@ fn postgres() {
     }
 }
 
-#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres"))]
+/// The same.
+#[cfg(feature = "mysql")]
+#[test]
+fn mysql() {
+    match std::env::var("LATCHWORK_TEST_MARIADB") {
+        Ok(url) => processes(&url),
+        Err(_) if std::env::var_os("CI").is_none() => {
+            println!("skipped: no server; `scripts/services up mariadb` starts one");
+        }
+        Err(_) => panic!("no server: LATCHWORK_TEST_MARIADB is not set"),
+    }
+}
+
+#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres", feature = "mysql"))]
 fn processes(url: &str) {
     let torture = Torture::at(url);
     println!("{torture}");

@@ -1,6 +1,6 @@
 //! `latchwork demo`: everything that exists, done for real and checked while it is told.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod databases;
 mod flow;
 mod memory;
@@ -28,6 +28,10 @@ pub(crate) struct Demo {
     #[cfg(feature = "postgres")]
     #[arg(long, env = "LATCHWORK_DEMO_POSTGRES", value_name = "URL", hide_env_values = true)]
     postgres: Option<String>,
+    /// The same in MariaDB or MySQL, such as mysql://app@localhost/app.
+    #[cfg(feature = "mysql")]
+    #[arg(long, env = "LATCHWORK_DEMO_MYSQL", value_name = "URL", hide_env_values = true)]
+    mysql: Option<String>,
 }
 
 impl Demo {
@@ -58,6 +62,10 @@ impl Demo {
         #[cfg(feature = "postgres")]
         if let Some(address) = &self.postgres {
             databases::in_postgres(&mut story, address, directory.path()).await?;
+        }
+        #[cfg(feature = "mysql")]
+        if let Some(address) = &self.mysql {
+            databases::in_mysql(&mut story, address, directory.path()).await?;
         }
         story.end();
         Ok(())

@@ -4,6 +4,8 @@
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub(crate) mod file;
 pub(crate) mod memory;
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
 pub(crate) mod noop;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;

@@ -90,6 +90,8 @@ pub fn all() -> Vec<Backend> {
         sqlite(),
         #[cfg(feature = "postgres")]
         postgres::backend(),
+        #[cfg(feature = "mysql")]
+        mysql::backend(),
         #[cfg(feature = "postgres")]
         postgres::pooled(),
     ]
@@ -191,6 +193,64 @@ pub mod postgres {
 
     pub async fn admin(address: &str, sql: &str) {
         let mut admin = PgConnection::connect(address).await.expect("the server is there");
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
+        admin.close().await.expect("closed");
+    }
+}
+
+#[cfg(feature = "mysql")]
+pub mod mysql {
+    use futures::future::BoxFuture;
+    use latchwork_lock::Token;
+    use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+    use super::{Backend, Room, directory};
+
+    pub const MISSING: &str = "no server; `scripts/services up mariadb` starts one";
+
+    pub fn backend() -> Backend {
+        let room = || -> BoxFuture<'static, Room> {
+            Box::pin(async {
+                let address = room().await;
+                let server = place(&address).parse().expect("a socket address");
+                let room = Room::new(backend(), address.clone(), address, directory());
+                Room { server: Some(server), ..room }
+            })
+        };
+        let missing = server().is_none().then_some(MISSING);
+        Backend { missing, by_tcp: true, ..Backend::new("mysql", room) }
+    }
+
+    /// The server that the environment names.
+    pub fn server() -> Option<String> {
+        std::env::var("LATCHWORK_TEST_MARIADB").ok()
+    }
+
+    /// Host and port of an address.
+    pub fn place(address: &str) -> &str {
+        let (_, place) = address.rsplit_once('@').expect("a user");
+        place.split_once('/').expect("a database").0
+    }
+
+    /// The name of the database in an address.
+    pub fn database(address: &str) -> &str {
+        address.rsplit_once('/').expect("a database").1
+    }
+
+    /// An address with a database of its own.
+    pub async fn room() -> String {
+        room_in(&server().expect("looked at before")).await
+    }
+
+    pub async fn room_in(server: &str) -> String {
+        let name = format!("room_{:x}", Token::random().expose());
+        admin(server, &format!("CREATE DATABASE {name}")).await;
+        let (base, _) = server.rsplit_once('/').expect("a database");
+        format!("{base}/{name}")
+    }
+
+    pub async fn admin(address: &str, sql: &str) {
+        let mut admin = MySqlConnection::connect(address).await.expect("the server is there");
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
         admin.close().await.expect("closed");
     }

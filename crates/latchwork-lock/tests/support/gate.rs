@@ -12,6 +12,8 @@ pub async fn prepare(place: &str) {
         "sqlite" => sqlite::prepare(place).await,
         #[cfg(feature = "postgres")]
         "postgres" => postgres::prepare(place).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => mysql::prepare(place).await,
         _ => drop(file(place)),
     }
 }
@@ -24,6 +26,8 @@ pub async fn write(place: &str, key: &str, fence: Fence) -> Result<(), &'static 
         "sqlite" => sqlite::write(place, key, fence).await.map_err(|_| StaleFence::CODE),
         #[cfg(feature = "postgres")]
         "postgres" => postgres::write(place, key, fence).await.map_err(|_| StaleFence::CODE),
+        #[cfg(feature = "mysql")]
+        "mysql" => mysql::write(place, key, fence).await.map_err(|_| StaleFence::CODE),
         _ => {
             let written = file(place).write(key, fence, 0, 0).expect("the gate can be written");
             written.map(drop).map_err(|_| StaleFence::CODE)
@@ -38,6 +42,8 @@ pub async fn written(place: &str, key: &str) -> Vec<Fence> {
         "sqlite" => sqlite::written(place).await,
         #[cfg(feature = "postgres")]
         "postgres" => postgres::written(place).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => mysql::written(place).await,
         _ => {
             let log = file(place).log(key).expect("the gate can be read");
             log.iter().map(|line| line.fence).collect()
@@ -124,6 +130,39 @@ mod postgres {
         let mut transaction = connection.begin().await.expect("begun");
         PostgresFenceGate::check(&mut transaction, key, fence).await.expect("asked")?;
         let write = sqlx::query("INSERT INTO written VALUES ($1)").bind(number(fence));
+        write.execute(&mut *transaction).await.expect("written");
+        transaction.commit().await.expect("committed");
+        Ok(())
+    }
+
+    pub(super) async fn written(place: &str) -> Vec<Fence> {
+        let all = sqlx::query_scalar(ALL).fetch_all(&mut open(place).await).await;
+        fences(all.expect("read"))
+    }
+}
+
+#[cfg(feature = "mysql")]
+mod mysql {
+    use latchwork_lock::{Fence, MySqlFenceGate, StaleFence};
+    use sqlx::{Connection, MySqlConnection};
+
+    use super::{ALL, TABLE, fences, number};
+
+    async fn open(place: &str) -> MySqlConnection {
+        MySqlConnection::connect(place).await.expect("the server is there")
+    }
+
+    pub(super) async fn prepare(place: &str) {
+        let mut connection = open(place).await;
+        sqlx::raw_sql(MySqlFenceGate::SCHEMA).execute(&mut connection).await.expect("made");
+        sqlx::raw_sql(TABLE).execute(&mut connection).await.expect("made");
+    }
+
+    pub(super) async fn write(place: &str, key: &str, fence: Fence) -> Result<(), StaleFence> {
+        let mut connection = open(place).await;
+        let mut transaction = connection.begin().await.expect("begun");
+        MySqlFenceGate::check(&mut transaction, key, fence).await.expect("asked")?;
+        let write = sqlx::query("INSERT INTO written VALUES (?)").bind(number(fence));
         write.execute(&mut *transaction).await.expect("written");
         transaction.commit().await.expect("committed");
         Ok(())

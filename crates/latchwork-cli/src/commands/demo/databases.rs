@@ -65,6 +65,33 @@ pub(super) async fn in_postgres(
     .await
 }
 
+/// The same, in MariaDB or MySQL.
+#[cfg(feature = "mysql")]
+pub(super) async fn in_mysql(
+    story: &mut Story,
+    address: &str,
+    directory: &Path,
+) -> Result<(), Failure> {
+    use latchwork::lock::MySqlFenceGate;
+    use sqlx::{Connection, MySqlConnection};
+
+    story.chapter(
+        "In MariaDB or MySQL",
+        "The same between machines. It uses keys of its own, and leaves its tables (latchwork_…).",
+    );
+    tell(story, address, directory, async |key, fence| {
+        let mut own = MySqlConnection::connect(address).await.map_err(failed)?;
+        let mut transaction = own.begin().await.map_err(failed)?;
+        let passed = MySqlFenceGate::check(&mut transaction, key, fence).await.map_err(failed)?;
+        match &passed {
+            Ok(()) => transaction.commit().await.map_err(failed)?,
+            Err(_) => transaction.rollback().await.map_err(failed)?,
+        }
+        Ok(passed)
+    })
+    .await
+}
+
 async fn tell(
     story: &mut Story,
     address: &str,

@@ -32,7 +32,7 @@ pub(super) fn counting(story: &mut Story, directory: &Path) -> Result<(), Failur
 }
 
 /// The same under a lock at an address.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub(super) fn count_to_five(directory: &Path, address: &str, key: &str) -> Result<String, Failure> {
     count(directory, |add_one| {
         let mut command = locking(key, add_one);
