@@ -11,6 +11,7 @@ fn main() {
     suites.extend(file());
     suites.extend(sqlite());
     suites.extend(postgres());
+    suites.extend(etcd());
     latchwork_contract::lock::main(suites)
 }
 
@@ -131,5 +132,35 @@ fn postgres() -> Vec<Suite> {
 
 #[cfg(not(feature = "postgres"))]
 fn postgres() -> Vec<Suite> {
+    Vec::new()
+}
+
+/// Under a prefix of its own for each case; on one member, and on three.
+#[cfg(feature = "etcd")]
+fn etcd() -> Vec<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{EtcdLockProvider, Token};
+    use std::time::Duration;
+
+    let over = |name, variable| {
+        let Ok(server) = std::env::var(variable) else {
+            return missing(name, format!("no server; `scripts/services up {name}` starts one"));
+        };
+        suite(name, move || {
+            let address = format!("{server}/case-{:x}", Token::random().expose());
+            let connect = move || {
+                let address = address.clone();
+                async move { EtcdLockProvider::connect(&address).await }
+            };
+            // Its leases count in seconds: half of a span must be longer than they are late.
+            std::future::ready(Bench::new(connect).unit(Duration::from_millis(1_500)))
+        })
+        .of("etcd")
+    };
+    vec![over("etcd", "LATCHWORK_TEST_ETCD"), over("etcd3", "LATCHWORK_TEST_ETCD3")]
+}
+
+#[cfg(not(feature = "etcd"))]
+fn etcd() -> Vec<Suite> {
     Vec::new()
 }

@@ -52,7 +52,20 @@ fn postgres() {
     }
 }
 
-#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres"))]
+/// A missing server is named on a laptop, and a failure in CI.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    match std::env::var("LATCHWORK_TEST_ETCD") {
+        Ok(url) => processes(&url),
+        Err(_) if std::env::var_os("CI").is_none() => {
+            println!("skipped: no server; `scripts/services up etcd` starts one");
+        }
+        Err(_) => panic!("no server: LATCHWORK_TEST_ETCD is not set"),
+    }
+}
+
+#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres", feature = "etcd"))]
 fn processes(url: &str) {
     let torture = Torture::at(url);
     println!("{torture}");
