@@ -153,6 +153,11 @@ impl Entry {
         Some((key, Entry { part, mode, id, created, lease, value: kv.value().to_vec() }))
     }
 
+    #[cfg(test)]
+    pub(super) fn of(part: Part, mode: Mode, id: Id, created: i64) -> Self {
+        Entry { part, mode, id, created, lease: 0, value: Vec::new() }
+    }
+
     pub(super) fn fence(&self) -> Fence {
         fence_of(self.created)
     }

@@ -123,8 +123,9 @@ impl Store {
         self.enter(during, party, free, vec![TxnOp::delete(name, None)]).await
     }
 
-    /// Claims a key for a waiter whose turn it is. That nobody is before it in the queue need not be
-    /// compared: who came before only ever leaves.
+    /// Claims a key for a waiter whose turn it is. For a writer it is compared that nobody stands
+    /// before it. For a reader it need not be: it was true when its turn was found, and who came
+    /// before only ever leaves.
     pub(super) async fn claim(
         &self,
         during: &'static str,
@@ -134,6 +135,12 @@ impl Store {
         let key = party.key.as_str();
         let ticket = self.names.entry(key, Part::Wait, party.mode, party.id);
         let mut free = vec![is(ticket.clone(), created), self.none_in_the_way(party)];
+        if party.mode == Mode::Exclusive {
+            let queue = self.names.part(key, Part::Wait);
+            free.push(
+                Compare::create_revision(queue, CompareOp::Greater, created - 1).with_prefix(),
+            );
+        }
         let mut gone = vec![TxnOp::delete(ticket, None)];
         // Two of one owner may have waited together: one lease per owner and key.
         if let (Mode::Shared, Some(owner)) = (party.mode, &party.owner) {

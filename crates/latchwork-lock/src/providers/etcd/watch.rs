@@ -134,17 +134,20 @@ impl Desk {
         let mut inner = self.inner.lock();
         inner.watches.clear();
         inner.over.clear();
-        inner.rooms.values_mut().for_each(|room| room.watch = None);
+        for room in inner.rooms.values_mut() {
+            room.watch = None;
+            room.view.end();
+        }
     }
 
     /// A watch has begun behind this revision. Answers the key, where something may have happened
     /// between what is known and that.
     pub(super) fn began(&self, watch: i64, revision: i64) -> Option<Key> {
         self.heard.store(true, Ordering::Release);
-        let inner = self.inner.lock();
-        let key = inner.watches.get(&watch)?;
-        let room = inner.rooms.get(key)?;
-        (room.view.revision < revision).then(|| key.clone())
+        let mut inner = self.inner.lock();
+        let key = inner.watches.get(&watch)?.clone();
+        let whole = inner.rooms.get_mut(&key)?.view.begin(revision);
+        (!whole).then_some(key)
     }
 
     /// The server has ended a watch; it must be begun anew.
@@ -155,6 +158,7 @@ impl Desk {
             && room.watch == Some(watch)
         {
             room.watch = None;
+            room.view.end();
             self.news.notify_one();
         }
     }
@@ -185,7 +189,7 @@ impl Desk {
         if news {
             room.settle(now);
             for (id, call) in &room.seats {
-                if !room.view.places.contains_key(id) {
+                if room.view.standing(*id) == Standing::Gone {
                     call.bell.notify_one();
                 }
             }
@@ -290,7 +294,11 @@ impl Drop for Seat {
 impl Room {
     /// Calls those whose turn it is.
     fn settle(&self, now: Moment) {
-        for id in self.view.first() {
+        let first = self.view.first();
+        for (_, call) in self.seats.iter().filter(|(id, _)| !first.contains(id)) {
+            *call.turn.lock() = None;
+        }
+        for id in first {
             if let Some(call) = self.seats.get(&id) {
                 let mut turn = call.turn.lock();
                 if turn.is_none() {
@@ -306,7 +314,14 @@ impl Room {
 /// A key as this process knows it: a read, and what the stream told since.
 #[derive(Debug, Default)]
 struct View {
+    /// Up to which it is known; what is older is no news.
     revision: i64,
+    /// Whether there is a read to which nothing is missing: without one, nobody's place is known.
+    whole: bool,
+    /// Behind which revision the watch tells everything.
+    watched: i64,
+    /// What it told before there was such a read.
+    early: Vec<Change>,
     holders: HashMap<Id, Mode>,
     /// By the revision of their creation: the order in which they are served.
     queue: BTreeMap<i64, (Id, Mode)>,
@@ -316,29 +331,49 @@ struct View {
 }
 
 impl View {
-    /// Whether the read is newer and differs.
+    /// A watch has begun behind this revision; whether what is known reaches up to it.
+    fn begin(&mut self, revision: i64) -> bool {
+        self.watched = revision;
+        self.whole &= self.revision >= revision;
+        self.whole
+    }
+
+    /// The watch has ended. Until there is another one, only reads tell anything.
+    fn end(&mut self) {
+        self.watched = 0;
+        self.early.clear();
+    }
+
+    /// A read; whether it was news.
     fn set(&mut self, seen: &State) -> bool {
-        if seen.revision < self.revision {
+        // Between an older one and the watch something may be missing.
+        if seen.revision < self.watched || (self.whole && seen.revision < self.revision) {
             return false;
         }
-        let mut fresh = View { revision: seen.revision, ..View::default() };
+        let mut fresh = View { revision: seen.revision, whole: true, ..View::default() };
         for entry in seen.entries() {
             fresh.put(entry.part, entry.mode, entry.id, entry.created);
         }
-        let same = fresh.holders == self.holders && fresh.queue == self.queue;
         // Grants may have come and gone since the last word, unless there is one that excludes it.
         let writer = seen.holders().find(|entry| entry.mode == Mode::Exclusive);
         fresh.last = match writer {
             Some(writer) => Some(writer.created),
-            None if same && seen.revision == self.revision => self.last,
+            None if self.whole && seen.revision == self.revision => self.last,
             None => None,
         };
+        fresh.watched = self.watched;
+        fresh.apply(&std::mem::take(&mut self.early));
+        let same = self.whole && fresh.holders == self.holders && fresh.queue == self.queue;
         *self = fresh;
         !same
     }
 
     /// Changes of one answer: those of one revision always come together.
     fn apply(&mut self, changes: &[Change]) {
+        if !self.whole {
+            self.early.extend_from_slice(changes);
+            return;
+        }
         let known = self.revision;
         for change in changes.iter().filter(|change| change.revision > known) {
             self.revision = self.revision.max(change.revision);
@@ -386,6 +421,9 @@ impl View {
 
     /// Those whose turn it is: one writer, or the readers before the first writer.
     fn first(&self) -> Vec<Id> {
+        if !self.whole {
+            return Vec::new();
+        }
         let mut waiting = self.queue.values();
         match waiting.next() {
             Some((id, Mode::Exclusive)) if self.holders.is_empty() => vec![*id],
@@ -398,6 +436,9 @@ impl View {
     }
 
     fn standing(&self, id: Id) -> Standing {
+        if !self.whole {
+            return Standing::Behind; // as far as anybody knows
+        }
         let Some(created) = self.places.get(&id).copied() else { return Standing::Gone };
         let Some((_, mode)) = self.queue.get(&created) else { return Standing::Gone };
         let mut before = self.queue.range(..created);
@@ -414,6 +455,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Entry;
     use super::*;
 
     fn put(revision: i64, part: Part, mode: Mode, id: Id) -> Change {
@@ -427,9 +469,13 @@ mod tests {
     use Mode::{Exclusive, Shared};
     use Part::{Hold, Wait};
 
+    fn whole() -> View {
+        View { whole: true, ..View::default() }
+    }
+
     #[test]
     fn a_queue_is_served_in_the_order_of_its_revisions() {
-        let mut view = View::default();
+        let mut view = whole();
         view.apply(&[
             put(1, Hold, Exclusive, 1),
             put(2, Wait, Exclusive, 9),
@@ -448,7 +494,7 @@ mod tests {
 
     #[test]
     fn readers_in_a_row_are_first_together_and_a_writer_stops_them() {
-        let mut view = View::default();
+        let mut view = whole();
         view.apply(&[
             put(1, Hold, Shared, 1),
             put(2, Wait, Shared, 2),
@@ -463,7 +509,7 @@ mod tests {
 
     #[test]
     fn old_news_and_renewals_change_nothing() {
-        let mut view = View::default();
+        let mut view = whole();
         view.apply(&[put(7, Hold, Exclusive, 1), put(8, Wait, Exclusive, 2)]);
         view.apply(&[gone(6, Hold, Exclusive, 1)]);
         assert_eq!(view.standing(2), Standing::Behind);
@@ -475,12 +521,40 @@ mod tests {
 
     #[test]
     fn what_a_read_skips_makes_the_last_fence_unknown() {
-        let mut view = View::default();
+        let mut view = whole();
         view.apply(&[put(7, Hold, Exclusive, 1), put(8, Wait, Exclusive, 2)]);
-        let mut later = View::default();
-        later.apply(&[put(8, Wait, Exclusive, 2)]);
         assert!(view.set(&State::new(20, Vec::new())));
         assert_eq!(view.last, None);
         assert!(!view.set(&State::new(19, Vec::new())), "an older read says nothing");
+    }
+
+    /// The stream may be quicker than the read to which its news belong.
+    #[test]
+    fn news_before_the_first_read_are_kept_for_it() {
+        let ahead = Entry::of(Wait, Exclusive, 1, 3);
+        let own = Entry::of(Wait, Exclusive, 2, 5);
+        let mut view = View::default();
+        assert!(!view.begin(4));
+        view.apply(&[put(5, Wait, Exclusive, 2)]);
+        view.apply(&[put(6, Wait, Exclusive, 3)]);
+        assert_eq!(view.standing(2), Standing::Behind, "nobody knows who is ahead");
+        assert!(!view.set(&State::new(3, vec![])), "it is from before the watch");
+        assert!(view.set(&State::new(5, vec![ahead, own])));
+        assert_eq!(view.standing(2), Standing::Behind);
+        assert_eq!(view.standing(3), Standing::Behind, "what came after the read is known too");
+        view.apply(&[gone(7, Wait, Exclusive, 1)]);
+        assert_eq!(view.standing(2), Standing::First { created: 5, previous: None });
+    }
+
+    #[test]
+    fn a_new_watch_makes_what_is_older_doubtful() {
+        let mut view = View::default();
+        assert!(view.set(&State::new(5, vec![Entry::of(Wait, Exclusive, 2, 5)])));
+        assert!(view.begin(5), "nothing lies between");
+        view.end();
+        assert!(!view.begin(9), "something may lie between");
+        assert_eq!(view.standing(2), Standing::Behind);
+        assert!(view.set(&State::new(9, vec![])));
+        assert_eq!(view.standing(2), Standing::Gone);
     }
 }
