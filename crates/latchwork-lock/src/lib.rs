@@ -28,6 +28,7 @@
 
 pub mod blocking;
 
+mod any_provider;
 mod ask;
 mod capability;
 mod clock;
@@ -49,6 +50,7 @@ mod request;
 mod retry;
 mod rules;
 
+pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};
 pub use clock::{Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
 pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};

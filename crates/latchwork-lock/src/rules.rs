@@ -293,9 +293,10 @@ impl Reporter {
             mode: party.mode,
             position: at + 1,
             since: self.at(party.since),
+            expected_wait: None,
             note: party.note.as_deref().map(str::to_owned),
         };
-        Inspection {
+        let found = Inspection {
             key: key.to_owned(),
             holders: rules
                 .holders
@@ -304,7 +305,8 @@ impl Reporter {
                 .map(|h| self.holder(h, process(&h.party.extra)))
                 .collect(),
             waiters: rules.queue.iter().enumerate().map(waiter).collect(),
-        }
+        };
+        found.with_expected_waits(self.wall)
     }
 }
 

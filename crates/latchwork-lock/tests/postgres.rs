@@ -10,7 +10,11 @@
 
 #[path = "postgres/pool.rs"]
 mod pool;
+#[path = "postgres/secrets.rs"]
+mod secrets;
 mod support;
+#[path = "postgres/tls.rs"]
+mod tls;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -47,6 +51,8 @@ fn main() {
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
+        secrets::no_secret_is_ever_said,
+        tls::certificates_are_checked,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

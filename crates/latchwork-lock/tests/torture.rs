@@ -61,7 +61,6 @@ fn etcd() {
             let mut torture = Torture::at(&url);
             // Its leases count in seconds, so a key stays long with the killed.
             torture.keys *= 2;
-            torture.duration *= 2;
             println!("{torture}");
             println!("{:?}", torture::run(torture));
         }

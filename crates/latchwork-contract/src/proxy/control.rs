@@ -49,6 +49,8 @@ pub enum Flow {
 pub struct Counts {
     /// Connections that were accepted.
     pub connections: u64,
+    /// Those of them that their client has not closed yet.
+    pub open: u64,
     /// Bytes that were forwarded to the server.
     pub to_server: u64,
     /// Bytes that were forwarded to clients.
@@ -64,7 +66,10 @@ pub(super) struct Shared {
     pub(super) rules: watch::Sender<Rules>,
     /// Counts the cuts; a connection ends when it changes.
     pub(super) cuts: watch::Sender<u64>,
+    /// Counts the strandings; a connection that is older than the last one is lost.
+    pub(super) strandings: AtomicU64,
     pub(super) connections: AtomicU64,
+    pub(super) open: AtomicU64,
     pub(super) to_server: AtomicU64,
     pub(super) to_client: AtomicU64,
     pub(super) dropped: AtomicU64,
@@ -99,7 +104,9 @@ impl Proxy {
             target,
             rules: watch::Sender::default(),
             cuts: watch::Sender::default(),
+            strandings: AtomicU64::new(0),
             connections: AtomicU64::new(0),
+            open: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -138,6 +145,12 @@ impl Proxy {
         self.shared.rules.send_replace(rules);
     }
 
+    /// Throws away whatever comes on the connections that exist, for ever, and tells nobody: what
+    /// a router does that has forgotten them. New ones are not concerned.
+    pub fn strand(&self) {
+        self.shared.strandings.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Resets every connection. New ones are not concerned.
     pub fn cut(&self) {
         self.shared.cuts.send_modify(|cuts| *cuts += 1);
@@ -154,6 +167,7 @@ impl Proxy {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             connections: read(&self.shared.connections),
+            open: read(&self.shared.open),
             to_server: read(&self.shared.to_server),
             to_client: read(&self.shared.to_client),
             dropped: read(&self.shared.dropped),

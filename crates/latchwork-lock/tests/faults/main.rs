@@ -10,6 +10,7 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod network;
 mod processes;
 #[path = "../support/mod.rs"]
 mod support;
@@ -31,6 +32,9 @@ fn main() {
     let mut trials = Vec::new();
     for backend in support::backend::all() {
         trials.extend(processes::trials(backend));
+        if backend.by_tcp {
+            trials.extend(network::trials(backend));
+        }
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

@@ -249,11 +249,13 @@ impl State {
                 mode: entry.mode,
                 position: waiters.len() + 1,
                 since: about.since(),
+                expected_wait: None,
                 note: about.note.as_deref().map(str::to_owned),
                 owner: about.owner,
             });
         }
-        Ok(Inspection { key: key.to_owned(), holders, waiters })
+        let found = Inspection { key: key.to_owned(), holders, waiters };
+        Ok(found.with_expected_waits(now))
     }
 }
 

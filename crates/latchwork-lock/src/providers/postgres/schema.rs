@@ -100,6 +100,9 @@ pub(super) fn begin(turn: i64) -> String {
     )
 }
 
+pub(super) const COMMIT: &str = "COMMIT";
+pub(super) const ROLLBACK: &str = "ROLLBACK";
+
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
 /// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
 /// below the clock, and is not overtaken by an older reading of it.

@@ -51,7 +51,8 @@ pub struct SqliteLockProvider {
 impl SqliteLockProvider {
     /// Opens the file that `sqlite:///directory/file.db` names, with the parameters `mode=rwc` (the
     /// default) or `rw`, and `synchronous=full` (the default) or `normal`, with which a power cut
-    /// may take back the last grants.
+    /// may take back the last grants. A network file system is refused unless it says
+    /// `allow-network-fs=true`.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,
