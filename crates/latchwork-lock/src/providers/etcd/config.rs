@@ -52,6 +52,10 @@ async fn open(link: Link, names: Names) -> Result<EtcdLockProvider> {
 }
 
 impl Address {
+    pub(super) fn is_tls(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
+    }
+
     /// No message repeats the address: it may have a password in it.
     pub(super) fn parse(address: &str) -> Result<Self> {
         let (scheme, rest) = address.split_once("://").ok_or_else(|| bad(FORM))?;

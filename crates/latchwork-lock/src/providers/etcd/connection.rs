@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::config::Address;
 use super::error::{NAME, Wrong};
-use crate::{Error, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// How long an answer may take. An election lasts a second or two.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
@@ -169,7 +169,7 @@ impl Link {
     pub(super) async fn check(&self, during: &'static str) -> Result<()> {
         let status = self
             .ask_again(during, async |member: Arc<Member>| member.client.clone().status().await);
-        let (status, _) = status.await.map_err(|wrong| wrong.error(during))?;
+        let (status, _) = status.await.map_err(|wrong| self.hinted(wrong.error(during)))?;
         check_version(during, status.version())?;
         // The status is told to anybody; this is not.
         let probe = self.ask(during, async |member: Arc<Member>| {
@@ -180,6 +180,21 @@ impl Link {
             Err(Wrong::Refused(error)) if error.to_string().contains("permission denied") => Ok(()),
             other => other.map(drop).map_err(|wrong| wrong.error(during)),
         }
+    }
+
+    /// A server that wants no TLS, or a certificate, may just hang up: that looks like an outage.
+    fn hinted(&self, error: Error) -> Error {
+        let tls = matches!(&self.source, Source::Own(address) if address.is_tls());
+        let ErrorKind::Unavailable { during, reason, .. } = error.kind() else { return error };
+        let hint = if tls && reason.contains("handshake eof") {
+            "does the server speak TLS? If not, write etcd:// and not etcds://"
+        } else if tls && reason.contains("closed") {
+            "a server that demands a client certificate does this too: give it one with \
+             cert=FILE and key=FILE, signed by its own authority"
+        } else {
+            return error;
+        };
+        Error::unavailable(NAME, during, format!("{reason}; {hint}"), None)
     }
 }
 
