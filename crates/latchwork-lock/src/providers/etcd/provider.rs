@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -151,10 +152,18 @@ impl LockProvider for EtcdLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         const DURING: &str = "resuming";
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        self.run(DURING, proof.key, async move |store, key| {
-            store.rotate(DURING, &key, old, fresh, ttl).await
-        })
-        .await
+        let (still_there, wanted) = Wanted::new();
+        let rotated = self.run(DURING, proof.key, async move |store, key| {
+            let grant = store.rotate(DURING, &key, old, fresh, ttl).await;
+            if !wanted.load(Ordering::Acquire) {
+                // The release that follows an abandoned question may have been there before it.
+                store.release(DURING, &key, fresh).await?;
+            }
+            grant
+        });
+        let rotated = rotated.await;
+        drop(still_there);
+        rotated
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
@@ -176,6 +185,22 @@ impl LockProvider for EtcdLockProvider {
 
     async fn close(&self) {
         self.releases.flush().await;
+    }
+}
+
+/// Says that nobody waits for an answer any more, when it is dropped before that has come.
+struct Wanted(Arc<AtomicBool>);
+
+impl Wanted {
+    fn new() -> (Self, Arc<AtomicBool>) {
+        let wanted = Arc::new(AtomicBool::new(true));
+        (Wanted(wanted.clone()), wanted)
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
