@@ -5,7 +5,7 @@ use url::Url;
 use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 13] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -15,16 +15,21 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("redis", "redis"),
     ("rediss", "redis"),
     ("etcd", "etcd"),
+    ("etcds", "etcd"),
     ("http", "http"),
     ("https", "http"),
     ("temporal", "temporal"),
 ];
 
 const KINDS: &str =
-    "write memory:, file:///directory, sqlite:///file.db, postgres://host/database or mysql://…";
+    "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://… or etcd://…";
 
 /// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
+    #[cfg(feature = "etcd")]
+    if is_etcd(address) {
+        return crate::EtcdLockProvider::connect(address).await.map(Locks::new);
+    }
     let url = parse(address)?;
     match url.scheme() {
         "memory" => bare(&url).map(|()| Locks::new(InMemoryLockProvider::new())),
@@ -45,6 +50,10 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
 
 /// The tables that the backend at an address needs, as SQL; nothing is connected to.
 pub(crate) fn schema(address: &str) -> Result<String> {
+    #[cfg(feature = "etcd")]
+    if is_etcd(address) {
+        return Err(no_tables("etcd"));
+    }
     match parse(address)?.scheme() {
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(crate::SqliteLockProvider::schema().to_owned()),
@@ -52,15 +61,24 @@ pub(crate) fn schema(address: &str) -> Result<String> {
         "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => Ok(crate::MySqlLockProvider::schema()),
-        scheme @ ("memory" | "noop" | "file") => Err(Error::invalid_argument(
-            "url",
-            format!("{scheme}: has no tables, and so no schema to show"),
-        )),
+        scheme @ ("memory" | "noop" | "file") => Err(no_tables(scheme)),
         scheme => Err(unknown(scheme)),
     }
 }
 
+fn no_tables(scheme: &str) -> Error {
+    Error::invalid_argument("url", format!("{scheme}: has no tables, and so no schema to show"))
+}
+
+/// Before an address is parsed: one that names several members is none to others.
+fn is_etcd(address: &str) -> bool {
+    matches!(address.split_once("://"), Some(("etcd" | "etcds", _)))
+}
+
 fn parse(address: &str) -> Result<Url> {
+    if is_etcd(address) {
+        return Err(unknown("etcd"));
+    }
     // The address may carry a password, so no message repeats it.
     Url::parse(address).map_err(|error| {
         Error::invalid_argument("url", format!("it is no address ({error}); {KINDS}"))
@@ -108,7 +126,10 @@ mod tests {
             ("mysql://me:secret@host/db", "not_built"),
             #[cfg(feature = "mysql")]
             ("mysql://me:secret@host/db?passwort=secret", "invalid_argument"),
-            ("etcd://a,b,c", "not_built"),
+            #[cfg(not(feature = "etcd"))]
+            ("etcd://me:secret@a:2379,b:2379", "not_built"),
+            #[cfg(feature = "etcd")]
+            ("etcd://me:secret@a:2379,b:2379?passwort=secret", "invalid_argument"),
             ("temporal://x", "not_built"),
         ] {
             let error = connect(bad).await.expect_err(bad);

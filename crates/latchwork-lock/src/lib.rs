@@ -65,6 +65,8 @@ pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
+#[cfg(feature = "etcd")]
+pub use providers::etcd::EtcdLockProvider;
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;

@@ -65,6 +65,25 @@ fn mysql() {
     }
 }
 
+/// A missing server is named on a laptop, and a failure in CI.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    match std::env::var("LATCHWORK_TEST_ETCD") {
+        Ok(url) => {
+            let mut torture = Torture::at(&url);
+            // Its leases count in seconds, so a key stays long with the killed.
+            torture.keys *= 2;
+            println!("{torture}");
+            println!("{:?}", torture::run(torture));
+        }
+        Err(_) if std::env::var_os("CI").is_none() => {
+            println!("skipped: no server; `scripts/services up etcd` starts one");
+        }
+        Err(_) => panic!("no server: LATCHWORK_TEST_ETCD is not set"),
+    }
+}
+
 #[cfg(any(feature = "file", feature = "sqlite", feature = "postgres", feature = "mysql"))]
 fn processes(url: &str) {
     let torture = Torture::at(url);

@@ -94,6 +94,8 @@ pub fn all() -> Vec<Backend> {
         mysql::backend(),
         #[cfg(feature = "postgres")]
         postgres::pooled(),
+        #[cfg(feature = "etcd")]
+        etcd::backend(),
     ]
 }
 
@@ -253,5 +255,41 @@ pub mod mysql {
         let mut admin = MySqlConnection::connect(address).await.expect("the server is there");
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
         admin.close().await.expect("closed");
+    }
+}
+
+#[cfg(feature = "etcd")]
+pub mod etcd {
+    use futures::future::BoxFuture;
+    use latchwork_lock::Token;
+
+    use super::{Backend, Room, directory, millis};
+
+    pub const MISSING: &str = "no server; `scripts/services up etcd` starts one";
+
+    pub fn backend() -> Backend {
+        let room = || -> BoxFuture<'static, Room> {
+            Box::pin(async {
+                let server = server().expect("looked at before");
+                let place = server.trim_start_matches("etcd://").parse().expect("a socket address");
+                let directory = directory();
+                let gate = format!("file://{}/gate", directory.path().display());
+                let room = Room::new(backend(), room(&server), gate, directory);
+                Room { server: Some(place), ..room }
+            })
+        };
+        let missing = server().is_none().then_some(MISSING);
+        // Its leases count in seconds, and two is the shortest that it grants.
+        Backend { missing, by_tcp: true, unit: millis(1_000), ..Backend::new("etcd", room) }
+    }
+
+    /// The server that the environment names.
+    pub fn server() -> Option<String> {
+        std::env::var("LATCHWORK_TEST_ETCD").ok()
+    }
+
+    /// An address with a prefix of its own.
+    pub fn room(server: &str) -> String {
+        format!("{server}/room-{:x}", Token::random().expose())
     }
 }
