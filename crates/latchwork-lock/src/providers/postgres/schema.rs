@@ -117,7 +117,7 @@ BEGIN
     FOR n IN 1 .. cardinality(ks) LOOP
         got := NULL; before := NULL; was_next := NULL; due := NULL; holder := NULL; seen_us := NULL;
         IF decides AND NOT pg_try_advisory_xact_lock(turns[n]) THEN
-            said := set_config('lock_timeout', '50ms', true);
+            said := set_config('lock_timeout', '200ms', true);
             PERFORM pg_advisory_xact_lock(turns[n]);
         END IF;
         now_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
@@ -189,7 +189,7 @@ BEGIN
         was_held := NULL; next_id := NULL; next_client := NULL; next_fence := NULL;
         old_fence := NULL; first_id := NULL; first_client := NULL; due := NULL;
         IF decides AND NOT pg_try_advisory_xact_lock(turns[n]) THEN
-            said := set_config('lock_timeout', '50ms', true);
+            said := set_config('lock_timeout', '200ms', true);
             PERFORM pg_advisory_xact_lock(turns[n]);
         END IF;
         now_us := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;

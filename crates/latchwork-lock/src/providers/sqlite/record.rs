@@ -129,8 +129,8 @@ impl Record {
         Ok(())
     }
 
-    /// Writes the difference.
-    pub(super) fn save(&self, to: &mut Script, key: &str, now: Now) {
+    /// Removes what is gone.
+    pub(super) fn remove(&self, to: &mut Script, key: &str) {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
                 to.put(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
@@ -148,6 +148,10 @@ impl Record {
                 Some(_) => {}
             }
         }
+    }
+
+    /// Writes what is new.
+    pub(super) fn put(&self, to: &mut Script, key: &str, now: Now) {
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;

@@ -248,13 +248,17 @@ impl Sheet {
         View::of(rules, here)
     }
 
-    /// Writes what differs.
+    /// Writes what differs. Kind by kind, so that there are few different scripts, and the driver
+    /// finds nearly all of them among those that it remembers.
     pub(super) fn save(&self, script: &mut Script) {
+        for (key, record) in &self.keys {
+            record.remove(script, key);
+        }
         for (shard, last) in &self.shards {
             last.save(script, *shard);
         }
         for (key, record) in &self.keys {
-            record.save(script, key, self.now);
+            record.put(script, key, self.now);
         }
     }
 }
