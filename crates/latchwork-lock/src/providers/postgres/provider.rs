@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -180,7 +180,14 @@ impl LockProvider for PostgresLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
         let here = Asker::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let wanted = Wanted::default();
+        let is_wanted = wanted.0.clone();
         self.edit("resuming", proof.key, move |rules, edit| {
+            // Under the lock: the release that follows a dropped question may have been here before
+            // it, and would not come again.
+            if !is_wanted.load(Ordering::Acquire) {
+                return None;
+            }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
                 held.party.extra = here;
@@ -217,6 +224,21 @@ impl LockProvider for PostgresLockProvider {
 
     async fn close(&self) {
         self.lanes.releases.flush().await;
+    }
+}
+
+/// Somebody waits for the answer, until this is dropped.
+struct Wanted(Arc<AtomicBool>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 
