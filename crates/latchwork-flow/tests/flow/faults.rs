@@ -71,6 +71,9 @@ impl ContextStore for Flaky {
     ) -> Result<Vec<StoredContext>> {
         self.inner.claim_due(machine, limit, claim).await
     }
+    async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
+        self.inner.next_due(machine).await
+    }
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
         self.through(self.inner.save(save)).await
     }
@@ -100,7 +103,12 @@ impl ContextStore for Flaky {
     }
 }
 
-fn machine(store: &Flaky, locks: &Locks, ran: &Arc<AtomicU64>, run_lease: Duration) -> StateMachine<JsonState> {
+fn machine(
+    store: &Flaky,
+    locks: &Locks,
+    ran: &Arc<AtomicU64>,
+    run_lease: Duration,
+) -> StateMachine<JsonState> {
     let mut builder = StateMachine::builder("faults")
         .locks(locks, EntityKey::new())
         .store(store.clone())

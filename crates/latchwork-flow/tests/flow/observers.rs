@@ -37,7 +37,8 @@ mod metrics {
 
     impl Line {
         fn of(book: &Book, key: &Key) -> Arc<Self> {
-            let labels: Vec<_> = key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
+            let labels: Vec<_> =
+                key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
             Arc::new(Line(book.clone(), format!("{} {}", key.name(), labels.join(" "))))
         }
 
@@ -160,7 +161,10 @@ mod log {
         });
         let log = log.0.lock().unwrap();
         let warned: Vec<_> = log.iter().filter(|(level, _)| *level == Level::WARN).collect();
-        assert_eq!(warned.iter().map(|(_, said)| &**said).collect::<Vec<_>>(), ["LockFailed", "TransitionFailed"]);
+        assert_eq!(
+            warned.iter().map(|(_, said)| &**said).collect::<Vec<_>>(),
+            ["LockFailed", "TransitionFailed"]
+        );
         assert!(log.contains(&(Level::INFO, "TransitionCompleted".to_owned())), "{log:?}");
         assert!(log.contains(&(Level::DEBUG, "ActionExecuted".to_owned())), "{log:?}");
     }
