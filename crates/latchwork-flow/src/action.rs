@@ -125,7 +125,8 @@ impl<S: State> Clone for ActionContext<S> {
 pub struct ActionResult<S> {
     pub(crate) execution: Execution,
     pub(crate) state: Option<S>,
-    pub(crate) metadata: Option<Value>,
+    // Behind pointers, since most have neither and all are handed about.
+    pub(crate) metadata: Option<Box<Value>>,
     pub(crate) pause: Option<Box<Pause>>,
 }
 
@@ -163,7 +164,7 @@ impl<S> ActionResult<S> {
     /// Says something about it: a reason, a job's number, what is wrong.
     #[must_use]
     pub fn metadata(self, metadata: impl Into<Value>) -> Self {
-        ActionResult { metadata: Some(metadata.into()), ..self }
+        ActionResult { metadata: Some(Box::new(metadata.into())), ..self }
     }
 
     /// How the transition goes on.

@@ -61,8 +61,8 @@ impl<S: State> TransitionContext<S> {
         state: S,
         delta: S::Delta,
         now: DateTime<Utc>,
-    ) -> Self {
-        TransitionContext {
+    ) -> Arc<Self> {
+        Arc::new(TransitionContext {
             id: TransitionId::new(now),
             machine,
             definition,
@@ -85,7 +85,7 @@ impl<S: State> TransitionContext<S> {
             skipped_by_lock: false,
             created_at: now,
             updated_at: now,
-        }
+        })
     }
 
     /// The transition's name.

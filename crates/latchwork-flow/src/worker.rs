@@ -41,7 +41,7 @@ pub struct StateWorker<S: State> {
     script: Option<Arc<Script<S>>>,
     guard: Option<Guard>,
     /// The right to save.
-    run: Option<RunClaim>,
+    run: Option<Box<RunClaim>>,
     /// Whether this run has begun: the lock is taken, the script known.
     begun: bool,
     gates_passed: bool,
@@ -63,10 +63,10 @@ pub struct StateWorker<S: State> {
 }
 
 impl<S: State> StateWorker<S> {
-    pub(crate) fn new(machine: Arc<Machine<S>>, context: TransitionContext<S>) -> Self {
+    pub(crate) fn new(machine: Arc<Machine<S>>, context: Arc<TransitionContext<S>>) -> Self {
         StateWorker {
             machine,
-            context: Arc::new(context),
+            context,
             script: None,
             guard: None,
             run: None,
@@ -94,7 +94,7 @@ impl<S: State> StateWorker<S> {
         script: Script<S>,
     ) -> Self {
         let (events, planned) = (context.events, context.plan.is_some());
-        let mut worker = Self::new(machine, context);
+        let mut worker = Self::new(machine, Arc::new(context));
         worker.events = events;
         if planned {
             worker.gates_passed = true;

@@ -26,6 +26,7 @@ cases![
     f08_a_late_process_cannot_save_and_stops,
     f08_a_heartbeat_keeps_a_long_action,
     f08_a_signal_brings_its_payload,
+    f08_a_signal_outlives_a_renewal,
     f08_a_time_wakes_a_pause,
     f08_a_timeout_stops,
     f08_a_timeout_fails,
@@ -261,6 +262,18 @@ async fn f08_a_signal_brings_its_payload(f: Fixture) {
     let mut worker = take(&stage, &machine).await.expect("it is due");
     assert!(worker.execute().await.expect("no error").is_completed());
     assert_eq!(stage.ran(), [r#"approved {"by":"ana"}"#]);
+}
+
+async fn f08_a_signal_outlives_a_renewal(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = pausing(&stage, Pause::new().on_signal("approved"));
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    stage.store.signal(id, "approved", json!(1)).await.expect("it waits");
+    machine.resume(id).await.expect("paused").renew_lock().await.expect("it is kept");
+    let mut worker = take(&stage, &machine).await.expect("it is still due");
+    assert!(worker.execute().await.expect("no error").is_completed());
+    assert_eq!(stage.ran(), ["approved 1"]);
+    assert!(stage.store.load(id).await.expect("stored").head.signals.is_empty());
 }
 
 async fn f08_a_time_wakes_a_pause(f: Fixture) {

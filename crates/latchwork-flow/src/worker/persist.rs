@@ -59,15 +59,12 @@ impl<S: State> StateWorker<S> {
 
     /// Notes that the context is claimed, and why it was due.
     pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
-        self.run = Some(claim);
+        self.run = Some(Box::new(claim));
         self.change().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
-        // When it was claimed, by the store's clock: ours may be another.
-        let due = head.due(head.updated_at);
-        if let Due::Signal(signal) = &due {
-            self.used_signal = Some(signal.sequence);
-        }
-        self.due = Some(Box::new(due));
+        // At the time of the claim, by the store's clock: ours may be behind, and would not see what
+        // the store saw.
+        self.due = Some(Box::new(head.due(head.updated_at)));
     }
 
     /// What woke it, from why it was due.
@@ -104,7 +101,7 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         }
         if self.run.is_none() {
-            self.run = Some(RunClaim::new(self.machine.run_ttl));
+            self.run = Some(Box::new(RunClaim::new(self.machine.run_ttl)));
         }
         match self.save(Some(self.machine.run_ttl)).await? {
             Some(request) => self.cancel_with(&request.reason).await,

@@ -39,6 +39,9 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         }
         let woken = self.woken_by();
+        if let Some(Due::Signal(signal)) = self.due() {
+            self.used_signal = Some(signal.sequence);
+        }
         let context = self.change();
         if context.status == Status::Paused {
             context.woken = Some(Box::new(woken));

@@ -29,7 +29,7 @@ impl<S: State> StateWorker<S> {
         match self.take_lock().await {
             Ok(true) => {}
             Ok(false) => return self.finish(Status::Skipped, None).await,
-            Err(error) if self.context.revision > 0 && error.is_lock_taken() => {
+            Err(error) if self.context.revision > 0 && error.is_temporary() => {
                 return Err(self.leave(error).await); // it stays submitted
             }
             Err(error) => return Err(self.fail(error).await),
@@ -59,10 +59,11 @@ impl<S: State> StateWorker<S> {
         if self.gates_passed {
             return Ok(GateResult::Allow);
         }
-        let Some(script) = self.script.clone() else { return Ok(GateResult::Allow) };
+        let Some(script) = &self.script else { return Ok(GateResult::Allow) };
         if script.gates.is_empty() {
             return self.gates_are_passed(script.actions.is_empty()).await;
         }
+        let script = script.clone();
         let mut skip = None;
         for gate in &script.gates {
             let result = match self.ask(gate, None).await {
@@ -173,9 +174,13 @@ impl<S: State> StateWorker<S> {
         if let Some(state) = state {
             context.state = state;
         }
+        let metadata = metadata.map(|metadata| *metadata);
         let ended = execution != Execution::Continue;
         if ended {
             context.metadata.clone_from(&metadata);
+        }
+        if context.actions.capacity() == 0 {
+            context.actions.reserve_exact(script.actions.len().min(16));
         }
         context.actions.push(ActionExecution {
             action: action.name.clone(),

@@ -10,10 +10,10 @@ use latchwork_flow::store::{
     Saved, StoredContext,
 };
 use latchwork_flow::{
-    ActionResult, ContextStore, EntityKey, Error, InMemoryContextStore, JsonState, Result,
-    StateMachine, TransitionId,
+    ActionResult, ContextStore, EntityKey, Error, InMemoryContextStore, JsonState, OnTimeout,
+    Pause, Result, StateMachine, TransitionId,
 };
-use latchwork_lock::{InMemoryLockProvider, Locks};
+use latchwork_lock::{InMemoryLockProvider, Locks, ManualClock};
 use serde_json::{Value, json};
 
 /// The next so many changes fail: before they are made, or after.
@@ -170,4 +170,24 @@ async fn f08_a_store_that_stays_away_ends_the_run_and_frees_the_lock() {
     let done = machine.resume(worker.context().id()).await.unwrap().execute().await.unwrap();
     assert!(done.is_completed());
     assert_eq!(ran.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn f08_the_stores_clock_decides_what_is_due() {
+    // This process's clock is far behind the store's: by it, the timeout has not come.
+    let store = InMemoryContextStore::new();
+    let machine = StateMachine::<JsonState>::builder("late")
+        .clock(Arc::new(ManualClock::new()))
+        .store(store.clone())
+        .action_fn("wait", |_| async {
+            Ok(ActionResult::pause(Pause::new().timeout(Duration::from_secs(60), OnTimeout::Stop)))
+        })
+        .action_fn("after", |_| async { panic!("it was to be stopped") })
+        .build()
+        .unwrap();
+    machine.run(order(), Default::default()).await.unwrap();
+    let claim = RunClaim::new(Duration::from_secs(60));
+    let row = store.claim_due("late", 1, &claim).await.unwrap().remove(0);
+    let done = machine.take(row, claim).unwrap().execute().await.unwrap();
+    assert!(done.is_stopped());
 }
