@@ -129,7 +129,8 @@ impl<S: State> FlowRunner<S> {
 
     /// Looks up what has become of an entity whose transition was paused, so that it can go on also
     /// when its lock was lost meanwhile: see [`StateWorker::execute_or_reacquire`]. Without it such a
-    /// transition stays paused until somebody resumes it by hand.
+    /// transition stays paused until somebody resumes it by hand; the runner looks at it ever more
+    /// seldom, and for that moment it is [busy](crate::ErrorKind::ContextBusy).
     ///
     /// [`StateWorker::execute_or_reacquire`]: crate::StateWorker::execute_or_reacquire
     pub fn reload<F, Fut>(mut self, reload: F) -> Self

@@ -21,6 +21,7 @@ cases![
     f08_a_final_save_ends_the_run_lease,
     f08_an_unknown_id_is_named,
     f08_times_are_the_stores,
+    f08_changes_at_the_same_time_are_all_kept,
 ];
 
 async fn f08_what_is_stored_is_found_by_another(f: Fixture) {
@@ -162,4 +163,36 @@ async fn f08_times_are_the_stores(f: Fixture) {
     let fine = Duration::from_millis(2);
     assert!(before - fine <= head.created_at && head.created_at <= after + fine);
     assert_eq!(head.created_at, head.updated_at);
+}
+
+async fn f08_changes_at_the_same_time_are_all_kept(f: Fixture) {
+    let (draft, claim) = (f.draft(Status::Running), f.long());
+    f.open().await.create(&draft, Some(&claim)).await.expect("it is new");
+    let senders = [f.open().await, f.open().await, f.open().await].map(|store| {
+        let id = draft.id;
+        tokio::spawn(async move {
+            for number in 0..8 {
+                Contexts::signal(&store, id, "go", number.into()).await.expect("it is kept");
+            }
+        })
+    });
+    // Meanwhile whoever is at it saves and renews.
+    let store = f.open().await;
+    for revision in 1..=8 {
+        let body = format!("{{\"revision\":{revision}}}");
+        let next = ContextDraft { body, ..draft.clone() };
+        let keep = Save { keep: Some(claim.ttl), ..save(&next, revision, &claim) };
+        let saved = store.save(&keep).await.expect("a signal is no change of the revision");
+        assert_eq!(saved.revision, revision + 1);
+        assert!(store.heartbeat(proof(&draft, &claim), claim.ttl).await.expect("it answers"));
+    }
+    for sender in senders {
+        sender.await.expect("no panic");
+    }
+    let row = found(&store, draft.id).await;
+    assert_eq!((row.head.signals.len(), row.head.revision), (24, 9));
+    assert_eq!(row.body, "{\"revision\":8}");
+    let mut sequences: Vec<_> = row.head.signals.iter().map(|signal| signal.sequence).collect();
+    sequences.dedup();
+    assert_eq!(sequences.len(), 24, "each has a number of its own");
 }

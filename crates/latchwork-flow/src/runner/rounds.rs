@@ -35,7 +35,7 @@ pub(super) async fn run<S: State>(
         stop: stop.boxed().shared(),
     };
     let ended = loop {
-        if rounds.stop.clone().now_or_never().is_some() {
+        if rounds.is_to_stop() {
             break Ok(());
         }
         if let Err(error) = rounds.round().await {
@@ -77,6 +77,12 @@ impl<S: State> Rounds<'_, S> {
         let name = self.runner.machine.name().to_owned();
         let due = self.patiently(|| contexts.claim_due(&name, free.min(BATCH), &claim)).await?;
         let Some(claimed) = due else { return Ok(()) };
+        if self.is_to_stop() {
+            for stored in claimed {
+                self.give_back(Proof { id: stored.head.id, token: claim.token }).await;
+            }
+            return Ok(());
+        }
         if claimed.is_empty()
             && let Some(next) = self.patiently(|| contexts.next_due(&name)).await?
         {
@@ -86,6 +92,16 @@ impl<S: State> Rounds<'_, S> {
             self.start(stored, claim.clone());
         }
         Ok(())
+    }
+
+    fn is_to_stop(&self) -> bool {
+        self.stop.clone().now_or_never().is_some()
+    }
+
+    async fn give_back(&self, proof: Proof) {
+        if let Err(error) = self.runner.contexts.release(proof).await {
+            tracing::debug!(transition = %proof.id, %error, "a run-lease is left to its end");
+        }
     }
 
     /// Asks the store, and again while it is away; none when the runner is to stop meanwhile.
@@ -178,10 +194,8 @@ impl<S: State> Rounds<'_, S> {
             }
         }
         self.tasks.shutdown().await;
-        for proof in self.proofs.into_values() {
-            if let Err(error) = self.runner.contexts.release(proof).await {
-                tracing::debug!(transition = %proof.id, %error, "a run-lease is left to its end");
-            }
+        for proof in std::mem::take(&mut self.proofs).into_values() {
+            self.give_back(proof).await;
         }
     }
 }
