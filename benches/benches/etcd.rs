@@ -277,7 +277,8 @@ fn idle(scale: Scale, runtime: &Runtime, server: &Arc<Server>, table: &mut Table
     let waiters = scale.pick(1_000, 16) as usize;
     let span = Duration::from_millis(scale.pick(10_000, 200));
     let per_second = runtime.block_on(async {
-        let guard = server.locks.lock("idle").ttl(TTL).acquire().await.expect("free");
+        let long = TTL * 20;
+        let guard = server.locks.lock("idle").ttl(long).acquire().await.expect("free");
         let mut tasks = JoinSet::new();
         for _ in 0..waiters {
             let server = server.clone();

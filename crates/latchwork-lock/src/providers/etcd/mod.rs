@@ -51,7 +51,7 @@
 //! | give it back | 1 |
 //! | renew | 1 (and the same) |
 //! | be refused | 2: the second asks how long the holder has yet |
-//! | join the queue | 2 |
+//! | join the queue | 2 (1 where this process knows that others wait) |
 //! | claim | 1 (2 where an owner is named) |
 //! | resume, take over | 2 |
 //! | wait | none; the process renews its waiters once a second and looks every two |

@@ -77,15 +77,24 @@ impl Store {
     }
 
     /// Takes a key that nobody uses, or, shared and nameless, one that others share and nobody
-    /// waits for.
+    /// waits for. Where that fails, it tells who holds the key and the own place in the queue, and
+    /// all else only to those who named an owner.
     pub(super) async fn take(&self, during: &'static str, party: &Party) -> Result<Entered> {
         let key = party.key.as_str();
+        let all = |from: String| TxnOp::get(from, Some(GetOptions::new().with_prefix()));
+        let otherwise = match party.owner {
+            Some(_) => vec![all(self.names.all(key))],
+            None => {
+                let ticket = self.names.entry(key, Part::Wait, party.mode, party.id);
+                vec![all(self.names.part(key, Part::Hold)), TxnOp::get(ticket, None)]
+            }
+        };
         let free = if party.mode == Mode::Shared && party.owner.is_none() {
             vec![none(self.names.writer(key)), none(self.names.part(key, Part::Wait))]
         } else {
             vec![none(self.names.all(key))]
         };
-        self.enter(during, party, free, Vec::new()).await
+        self.enter_or(during, party, free, Vec::new(), otherwise).await
     }
 
     /// Takes a key whose holders are as they were read, and that nobody waits for.
@@ -154,13 +163,26 @@ impl Store {
         self.enter(during, party, free, gone).await
     }
 
-    /// The transaction that grants, whatever its conditions.
+    /// Enters under these conditions, or tells who is there.
     async fn enter(
         &self,
         during: &'static str,
         party: &Party,
         free: Vec<Compare>,
         gone: Vec<TxnOp>,
+    ) -> Result<Entered> {
+        let otherwise = vec![self.get(party.key.as_str())];
+        self.enter_or(during, party, free, gone, otherwise).await
+    }
+
+    /// The transaction that grants, whatever its conditions.
+    async fn enter_or(
+        &self,
+        during: &'static str,
+        party: &Party,
+        free: Vec<Compare>,
+        gone: Vec<TxnOp>,
+        otherwise: Vec<TxnOp>,
     ) -> Result<Entered> {
         let key = party.key.as_str();
         let name = self.names.entry(key, Part::Hold, party.mode, party.id);
@@ -170,7 +192,7 @@ impl Store {
             let mut then = gone.clone();
             let hangs_on = PutOptions::new().with_lease(lease.id);
             then.push(TxnOp::put(name.clone(), value.clone(), Some(hangs_on)));
-            let txn = Txn::new().when(free.clone()).and_then(then).or_else([self.get(key)]);
+            let txn = Txn::new().when(free.clone()).and_then(then).or_else(otherwise.clone());
             // Heard twice, it finds itself in the way.
             match self.ask_again(txn, during).await {
                 Ok((answer, _)) if answer.succeeded() => {
@@ -195,25 +217,26 @@ impl Store {
         Err(Wrong::LeaseGone.error(during))
     }
 
-    /// Stands in line, or stays there; answers how the key looks then.
+    /// Stands in line, or stays there. Answers the revision at which it does, and how the key looks
+    /// then, where that was asked for or it holds the key already.
     pub(super) async fn queue(
         &self,
         during: &'static str,
         party: &Party,
         lease: i64,
-    ) -> Result<State, Wrong> {
+        look: bool,
+    ) -> Result<(i64, Option<State>), Wrong> {
         let key = party.key.as_str();
         let held = self.names.entry(key, Part::Hold, party.mode, party.id);
         let ticket = self.names.entry(key, Part::Wait, party.mode, party.id);
         let value = self.about(party).text();
         // Written again, it keeps the revision of its creation, and so its place.
         let stand = TxnOp::put(ticket, value, Some(PutOptions::new().with_lease(lease)));
-        let txn = Txn::new()
-            .when([is(held, 0)])
-            .and_then([stand, self.get(key)])
-            .or_else([self.get(key)]);
+        let then = if look { vec![stand, self.get(key)] } else { vec![stand] };
+        let txn = Txn::new().when([is(held, 0)]).and_then(then).or_else([self.get(key)]);
         let (answer, _) = self.ask_again(txn, during).await?;
-        Ok(self.state(&answer))
+        let seen = (look || !answer.succeeded()).then(|| self.state(&answer));
+        Ok((revision(&answer), seen))
     }
 
     /// Starts a new ttl; false when the id holds nothing.
@@ -381,11 +404,8 @@ impl Store {
         during: &'static str,
         keys: &[Key],
     ) -> Result<Vec<State>, Wrong> {
-        let get = |key: &Key| {
-            let options = GetOptions::new().with_prefix().with_keys_only();
-            TxnOp::get(self.names.all(key.as_str()), Some(options))
-        };
-        let txn = Txn::new().and_then(keys.iter().map(get).collect::<Vec<_>>());
+        let all = keys.iter().map(|key| self.get(key.as_str()));
+        let txn = Txn::new().and_then(all.collect::<Vec<_>>());
         let (answer, _) = self.ask_again(txn, during).await?;
         let revision = revision(&answer);
         let states = answer.op_responses().into_iter().filter_map(|part| match part {
@@ -541,8 +561,10 @@ impl Store {
         About::new(party.owner.as_ref(), party.note.as_ref(), &self.process, self.wall())
     }
 
+    /// Everybody at a key, without what they say.
     fn get(&self, key: &str) -> TxnOp {
-        TxnOp::get(self.names.all(key), Some(GetOptions::new().with_prefix()))
+        let options = GetOptions::new().with_prefix().with_keys_only();
+        TxnOp::get(self.names.all(key), Some(options))
     }
 
     /// Nobody holds the key in a way that excludes this mode.
@@ -560,12 +582,15 @@ impl Store {
         Compare::mod_revision(range, CompareOp::Less, seen.revision + 1).with_prefix()
     }
 
-    /// What the answer of a transaction read last.
+    /// What a transaction has read.
     fn state(&self, answer: &TxnResponse) -> State {
-        match answer.op_responses().last() {
-            Some(TxnOpResponse::Get(read)) => self.state_of(read, revision(answer)),
-            _ => State::default(),
-        }
+        let parts = answer.op_responses();
+        let read = parts.iter().flat_map(|part| match part {
+            TxnOpResponse::Get(read) => read.kvs(),
+            _ => &[],
+        });
+        let entries = read.filter_map(|kv| Some(Entry::read(&self.names, kv)?.1));
+        State::new(revision(answer), entries.collect())
     }
 
     fn state_of(&self, read: &GetResponse, revision: i64) -> State {

@@ -10,7 +10,7 @@ use super::record::{self, Part, State};
 use super::store::{Entered, Party, Store, busy};
 use super::watch::{Seat, Standing};
 use super::watcher;
-use crate::{AcquireRequest, Acquired, Grant, Holder, Mode, Moment, Result, Wait};
+use crate::{AcquireRequest, Acquired, Fence, Grant, Holder, Mode, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
 
@@ -145,6 +145,10 @@ impl Drop for Asking<'_> {
 
 /// Enters, takes over, stands in line, or is refused.
 async fn begin(store: &Store, party: &Party, waits: bool) -> Result<Answer> {
+    // Where others are known to wait, it is not tried to pass them.
+    if waits && party.owner.is_none() && store.desk.has_queue(&party.key) {
+        return stand(store, party).await;
+    }
     for _ in 0..TRIES {
         let seen = match store.take(DURING, party).await? {
             Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
@@ -154,12 +158,12 @@ async fn begin(store: &Store, party: &Party, waits: bool) -> Result<Answer> {
         if let Some(own) = seen.find(Part::Hold, party.id) {
             return Ok(Answer::Granted(Grant::first(own.fence())));
         }
-        if let Some(ticket) = seen.find(Part::Wait, party.id) {
+        if seen.find(Part::Wait, party.id).is_some() {
             if waits {
                 return stand(store, party).await;
             }
             // Whoever asks a last time may be next.
-            if let Some(fence) = claim_at_once(store, party, &seen, ticket.created).await? {
+            if let Some(fence) = claim_at_once(store, party).await? {
                 return Ok(Answer::Granted(Grant { waited: true, ..Grant::first(fence) }));
             }
             return leave(store, party).await;
@@ -205,18 +209,17 @@ fn admits(seen: &State, mode: Mode) -> bool {
     }
 }
 
-async fn claim_at_once(
-    store: &Store,
-    party: &Party,
-    seen: &State,
-    created: i64,
-) -> Result<Option<crate::Fence>> {
+async fn claim_at_once(store: &Store, party: &Party) -> Result<Option<Fence>> {
+    let seen = store.peek(DURING, &party.key).await?;
+    let Some(created) = seen.find(Part::Wait, party.id).map(|ticket| ticket.created) else {
+        return Ok(None);
+    };
     let mut before = seen.waiters().take_while(|entry| entry.created < created);
     let first = match party.mode {
         Mode::Exclusive => before.next().is_none(),
         Mode::Shared => before.all(|entry| entry.mode == Mode::Shared),
     };
-    if !first || !admits(seen, party.mode) {
+    if !first || !admits(&seen, party.mode) {
         return Ok(None);
     }
     match store.claim(DURING, party, created).await? {
@@ -232,12 +235,17 @@ async fn stand(store: &Store, party: &Party) -> Result<Answer> {
     let seat = Arc::new(store.desk.join(&party.key, party.id));
     for _ in 0..TRIES {
         let lease = store.presence.lease(&store.link, &*store.clock).await?;
-        match store.queue(DURING, party, lease).await {
-            Ok(seen) => {
-                if let Some(own) = seen.find(Part::Hold, party.id) {
-                    return Ok(Answer::Granted(Grant::first(own.fence())));
+        // Who hears of everything need not look.
+        let look = !store.desk.knows(&party.key);
+        match store.queue(DURING, party, lease, look).await {
+            Ok((stands_since, seen)) => {
+                if let Some(seen) = seen {
+                    if let Some(own) = seen.find(Part::Hold, party.id) {
+                        return Ok(Answer::Granted(Grant::first(own.fence())));
+                    }
+                    seat.feed(&seen, store.clock.now());
                 }
-                seat.feed(&seen, store.clock.now());
+                seat.stands_since(stands_since);
                 return Ok(Answer::Waits(seat));
             }
             Err(Wrong::LeaseGone) => store.presence.forget(lease),

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures::future::select;
@@ -79,6 +79,8 @@ struct Call {
     bell: Notify,
     /// Since when it may claim and has not.
     turn: Mutex<Option<Moment>>,
+    /// The revision at which it stood in line: what is known from before says nothing about it.
+    stands_since: AtomicI64,
     claims: AtomicBool,
 }
 
@@ -189,12 +191,23 @@ impl Desk {
         if news {
             room.settle(now);
             for (id, call) in &room.seats {
-                if room.view.standing(*id) == Standing::Gone {
+                if room.view.standing(*id, call.since()) == Standing::Gone {
                     call.bell.notify_one();
                 }
             }
         }
         news
+    }
+
+    /// Whether everything that happens to this key is heard here.
+    pub(super) fn knows(&self, key: &Key) -> bool {
+        self.inner.lock().rooms.get(key).is_some_and(|room| room.view.is_told())
+    }
+
+    /// Whether somebody is known to wait for this key.
+    pub(super) fn has_queue(&self, key: &Key) -> bool {
+        let inner = self.inner.lock();
+        inner.rooms.get(key).is_some_and(|room| room.view.is_told() && !room.view.queue.is_empty())
     }
 
     /// The keys that somebody waits for.
@@ -260,7 +273,13 @@ impl Seat {
 
     pub(super) fn standing(&self) -> Standing {
         let inner = self.desk.inner.lock();
-        inner.rooms.get(&self.key).map_or(Standing::Gone, |room| room.view.standing(self.id))
+        let room = inner.rooms.get(&self.key);
+        room.map_or(Standing::Gone, |room| room.view.standing(self.id, self.call.since()))
+    }
+
+    /// It stands in line since this revision.
+    pub(super) fn stands_since(&self, revision: i64) {
+        self.call.stands_since.store(revision, Ordering::Release);
     }
 
     /// Says that it claims, so that it is not taken for asleep; or that it no longer does.
@@ -288,6 +307,12 @@ impl Drop for Seat {
         if room.seats.get(&self.id).is_some_and(|call| Arc::ptr_eq(call, &self.call)) {
             room.seats.remove(&self.id);
         }
+    }
+}
+
+impl Call {
+    fn since(&self) -> i64 {
+        self.stands_since.load(Ordering::Acquire)
     }
 }
 
@@ -435,8 +460,14 @@ impl View {
         }
     }
 
-    fn standing(&self, id: Id) -> Standing {
-        if !self.whole {
+    /// Whether it is whole, and a watch keeps it so.
+    fn is_told(&self) -> bool {
+        self.whole && self.watched > 0
+    }
+
+    /// How one stands who stood in line at the revision `since`.
+    fn standing(&self, id: Id, since: i64) -> Standing {
+        if !self.whole || self.revision < since {
             return Standing::Behind; // as far as anybody knows
         }
         let Some(created) = self.places.get(&id).copied() else { return Standing::Gone };
@@ -481,15 +512,15 @@ mod tests {
             put(2, Wait, Exclusive, 9),
             put(3, Wait, Shared, 2),
         ]);
-        assert_eq!(view.standing(9), Standing::Behind);
+        assert_eq!(view.standing(9, 0), Standing::Behind);
         assert!(view.first().is_empty());
         view.apply(&[gone(4, Hold, Exclusive, 1)]);
         assert_eq!(view.first(), [9]);
-        assert_eq!(view.standing(9), Standing::First { created: 2, previous: Some(1) });
-        assert_eq!(view.standing(2), Standing::Behind);
+        assert_eq!(view.standing(9, 0), Standing::First { created: 2, previous: Some(1) });
+        assert_eq!(view.standing(2, 0), Standing::Behind);
         view.apply(&[gone(5, Wait, Exclusive, 9), put(5, Hold, Exclusive, 9)]);
-        assert_eq!(view.standing(9), Standing::Gone);
-        assert_eq!(view.standing(2), Standing::Behind);
+        assert_eq!(view.standing(9, 0), Standing::Gone);
+        assert_eq!(view.standing(2, 0), Standing::Behind);
     }
 
     #[test]
@@ -503,8 +534,8 @@ mod tests {
             put(5, Wait, Shared, 5),
         ]);
         assert_eq!(view.first(), [2, 3]);
-        assert_eq!(view.standing(3), Standing::First { created: 3, previous: None });
-        assert_eq!(view.standing(5), Standing::Behind);
+        assert_eq!(view.standing(3, 0), Standing::First { created: 3, previous: None });
+        assert_eq!(view.standing(5, 0), Standing::Behind);
     }
 
     #[test]
@@ -512,11 +543,11 @@ mod tests {
         let mut view = whole();
         view.apply(&[put(7, Hold, Exclusive, 1), put(8, Wait, Exclusive, 2)]);
         view.apply(&[gone(6, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2), Standing::Behind);
+        assert_eq!(view.standing(2, 0), Standing::Behind);
         // A renewal keeps the revision of its creation: the last grant is still the seventh.
         view.apply(&[Change { created: Some(7), ..put(9, Hold, Exclusive, 1) }]);
         view.apply(&[gone(10, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2), Standing::First { created: 8, previous: Some(7) });
+        assert_eq!(view.standing(2, 0), Standing::First { created: 8, previous: Some(7) });
     }
 
     #[test]
@@ -537,13 +568,22 @@ mod tests {
         assert!(!view.begin(4));
         view.apply(&[put(5, Wait, Exclusive, 2)]);
         view.apply(&[put(6, Wait, Exclusive, 3)]);
-        assert_eq!(view.standing(2), Standing::Behind, "nobody knows who is ahead");
+        assert_eq!(view.standing(2, 0), Standing::Behind, "nobody knows who is ahead");
         assert!(!view.set(&State::new(3, vec![])), "it is from before the watch");
         assert!(view.set(&State::new(5, vec![ahead, own])));
-        assert_eq!(view.standing(2), Standing::Behind);
-        assert_eq!(view.standing(3), Standing::Behind, "what came after the read is known too");
+        assert_eq!(view.standing(2, 0), Standing::Behind);
+        assert_eq!(view.standing(3, 0), Standing::Behind, "what came after the read is known too");
         view.apply(&[gone(7, Wait, Exclusive, 1)]);
-        assert_eq!(view.standing(2), Standing::First { created: 5, previous: None });
+        assert_eq!(view.standing(2, 0), Standing::First { created: 5, previous: None });
+    }
+
+    #[test]
+    fn who_has_just_come_is_not_gone() {
+        let mut view = whole();
+        view.apply(&[put(3, Hold, Exclusive, 1)]);
+        assert_eq!(view.standing(2, 5), Standing::Behind, "its word is still under way");
+        view.apply(&[put(5, Wait, Exclusive, 2), gone(6, Hold, Exclusive, 1)]);
+        assert_eq!(view.standing(2, 5), Standing::First { created: 5, previous: Some(3) });
     }
 
     #[test]
@@ -553,8 +593,8 @@ mod tests {
         assert!(view.begin(5), "nothing lies between");
         view.end();
         assert!(!view.begin(9), "something may lie between");
-        assert_eq!(view.standing(2), Standing::Behind);
+        assert_eq!(view.standing(2, 0), Standing::Behind);
         assert!(view.set(&State::new(9, vec![])));
-        assert_eq!(view.standing(2), Standing::Gone);
+        assert_eq!(view.standing(2, 0), Standing::Gone);
     }
 }
