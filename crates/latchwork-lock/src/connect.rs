@@ -5,7 +5,7 @@ use url::Url;
 use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 13] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -14,6 +14,7 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("mariadb", "mysql"),
     ("redis", "redis"),
     ("rediss", "redis"),
+    ("redis+unix", "redis"),
     ("etcd", "etcd"),
     ("http", "http"),
     ("https", "http"),
@@ -21,7 +22,7 @@ const ELSEWHERE: [(&str, &str); 12] = [
 ];
 
 const KINDS: &str =
-    "write memory:, file:///directory, sqlite:///file.db or postgres://host/database";
+    "write memory:, file:///directory, sqlite:///file.db, postgres://host/database or redis://host";
 
 /// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
@@ -37,8 +38,19 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         "postgres" | "postgresql" => {
             crate::PostgresLockProvider::connect(address).await.map(Locks::new)
         }
+        #[cfg(feature = "redis")]
+        scheme if is_redis(scheme) => {
+            crate::RedisLockProvider::connect(address).await.map(Locks::new)
+        }
         scheme => Err(unknown(scheme)),
     }
+}
+
+/// Also the forms that name several servers: the provider says why it does not take them.
+#[cfg(feature = "redis")]
+fn is_redis(scheme: &str) -> bool {
+    let base = scheme.strip_prefix("redis").map(|rest| rest.strip_prefix('s').unwrap_or(rest));
+    matches!(base, Some("" | "+unix" | "+cluster" | "-cluster" | "+sentinel" | "-sentinel"))
 }
 
 /// The tables that the backend at an address needs, as SQL; nothing is connected to.
@@ -48,10 +60,12 @@ pub(crate) fn schema(address: &str) -> Result<String> {
         "sqlite" => Ok(crate::SqliteLockProvider::schema().to_owned()),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
-        scheme @ ("memory" | "noop" | "file") => Err(Error::invalid_argument(
-            "url",
-            format!("{scheme}: has no tables, and so no schema to show"),
-        )),
+        scheme @ ("memory" | "noop" | "file" | "redis" | "rediss" | "redis+unix") => {
+            Err(Error::invalid_argument(
+                "url",
+                format!("{scheme}: has no tables, and so no schema to show"),
+            ))
+        }
         scheme => Err(unknown(scheme)),
     }
 }
@@ -100,6 +114,14 @@ mod tests {
             ("postgres://me:secret@host/db", "not_built"),
             #[cfg(feature = "postgres")]
             ("postgres://me:secret@host/db?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis://me:secret@host/db", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("rediss://me:secret@host/0?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis-cluster://me:secret@host", "not_supported"),
+            #[cfg(feature = "redis")]
+            ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
             ("etcd://a,b,c", "not_built"),
             ("temporal://x", "not_built"),
         ] {

@@ -67,6 +67,8 @@ pub use providers::memory::InMemoryLockProvider;
 pub use providers::noop::NoOpLockProvider;
 #[cfg(feature = "postgres")]
 pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
+#[cfg(feature = "redis")]
+pub use providers::redis::RedisLockProvider;
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

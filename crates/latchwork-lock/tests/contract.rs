@@ -11,6 +11,7 @@ fn main() {
     suites.extend(file());
     suites.extend(sqlite());
     suites.extend(postgres());
+    suites.extend(redis());
     latchwork_contract::lock::main(suites)
 }
 
@@ -132,4 +133,29 @@ fn postgres() -> Vec<Suite> {
 #[cfg(not(feature = "postgres"))]
 fn postgres() -> Vec<Suite> {
     Vec::new()
+}
+
+/// One server for all cases: their keys are their own.
+#[cfg(feature = "redis")]
+fn redis() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::RedisLockProvider;
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
+        return Some(missing("redis", "no server; `scripts/services up redis` starts one"));
+    };
+    Some(suite("redis", move || {
+        let server = server.clone();
+        async move {
+            Bench::new(move || {
+                let server = server.clone();
+                async move { RedisLockProvider::connect(&server).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis() -> Option<Suite> {
+    None
 }

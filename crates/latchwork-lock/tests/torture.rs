@@ -39,20 +39,31 @@ fn sqlite() {
     processes(&format!("sqlite://{}/locks.db", directory.path().display()));
 }
 
-/// A missing server is named on a laptop, and a failure in CI.
 #[cfg(feature = "postgres")]
 #[test]
 fn postgres() {
-    match std::env::var("LATCHWORK_TEST_POSTGRES") {
+    server("LATCHWORK_TEST_POSTGRES", "postgres");
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis() {
+    server("LATCHWORK_TEST_REDIS", "redis");
+}
+
+/// A missing server is named on a laptop, and a failure in CI.
+#[cfg(any(feature = "postgres", feature = "redis"))]
+fn server(variable: &str, service: &str) {
+    match std::env::var(variable) {
         Ok(url) => processes(&url),
         Err(_) if std::env::var_os("CI").is_none() => {
-            println!("skipped: no server; `scripts/services up postgres` starts one");
+            println!("skipped: no server; `scripts/services up {service}` starts one");
         }
-        Err(_) => panic!("no server: LATCHWORK_TEST_POSTGRES is not set"),
+        Err(_) => panic!("no server: {variable} is not set"),
     }
 }
 
-#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres", feature = "redis"))]
 fn processes(url: &str) {
     let torture = Torture::at(url);
     println!("{torture}");

@@ -1,0 +1,112 @@
+//! The Redis provider: what only a real server can show.
+//!
+//! Without a server every test is named as skipped, and fails where `CI` is set.
+#![allow(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail it")]
+
+#[path = "redis/addresses.rs"]
+mod addresses;
+#[path = "redis/rules.rs"]
+mod rules;
+#[path = "redis/server.rs"]
+mod server;
+#[path = "redis/stored.rs"]
+mod stored;
+#[path = "redis/trouble.rs"]
+mod trouble;
+
+use std::time::Duration;
+
+use latchwork_lock::{Guard, Locks, RedisLockProvider};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    let mut trials = Vec::new();
+    macro_rules! tests {
+        ($($module:ident: $($name:ident),* $(,)?);* $(;)?) => {$($(
+            trials.push(trial(stringify!($name), || block_on($module::$name())));
+        )*)*};
+    }
+    tests![
+        rules: it_decides_as_memory_does;
+        stored: acquire_and_release_are_one_message_each, many_share_a_message,
+            nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
+            a_foreign_value_harms_its_own_key_only;
+        trouble: a_restart_without_data_lets_no_stale_write_pass,
+            a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
+            notices_that_are_lost_are_made_up_for, a_server_that_stands_still_is_unavailable,
+            fences_grow_when_all_is_forgotten;
+        addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
+            a_replica_and_a_cluster_are_refused, certificates_are_checked,
+            the_callers_own_client_and_connection_will_do;
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
+
+fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let there = std::env::var_os("LATCHWORK_TEST_REDIS").is_some();
+    let in_ci = std::env::var_os("CI").is_some();
+    Trial::test(name, move || {
+        if !there {
+            return Err(Failed::from("no server; `scripts/services up redis` starts one"));
+        }
+        test();
+        Ok(())
+    })
+    .with_ignored_flag(!there && !in_ci)
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+    runtime.block_on(async { tokio::time::timeout(secs(90), future).await.expect("it ends") })
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// The server that all tests share.
+fn shared() -> String {
+    std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before")
+}
+
+/// A name that nobody else uses.
+fn unique(name: &str) -> String {
+    format!("{name}-{:016x}", rand::random::<u64>())
+}
+
+async fn locks(address: &str) -> Locks {
+    Locks::connect(address).await.expect("the server is there")
+}
+
+async fn provider(address: &str) -> RedisLockProvider {
+    RedisLockProvider::connect(address).await.expect("the server is there")
+}
+
+/// A bounded wait for a condition.
+async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    for _ in 0..2_000 {
+        if done().await {
+            return;
+        }
+        tokio::time::sleep(millis(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Ends when so many wait for the key.
+async fn waiting(locks: &Locks, key: &str, count: usize) {
+    eventually(&format!("{count} in the queue"), async || {
+        locks.inspect(key).await.is_ok_and(|seen| seen.waiters.len() == count)
+    })
+    .await;
+}
+
+fn waiter(locks: &Locks, key: &str) -> tokio::task::JoinHandle<Guard> {
+    let (locks, key) = (locks.clone(), key.to_owned());
+    tokio::spawn(async move { locks.lock(&key).wait(secs(60)).acquire().await.expect("its turn") })
+}
