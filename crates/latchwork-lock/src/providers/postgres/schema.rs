@@ -84,7 +84,7 @@ BEGIN
 END $$;
 
 -- The newest fence that was seen with a write (see PostgresFenceGate).
-CREATE TABLE latchwork_fence_gate (
+CREATE TABLE IF NOT EXISTS latchwork_fence_gate (
     key text COLLATE "C" PRIMARY KEY,
     fence bigint NOT NULL
 );

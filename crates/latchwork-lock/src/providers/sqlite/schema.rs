@@ -58,7 +58,7 @@ CREATE INDEX latchwork_lock_waiter_key ON latchwork_lock_waiter (key);
 CREATE INDEX latchwork_lock_waiter_client ON latchwork_lock_waiter (client);
 
 -- The newest fence that a guarded resource has seen.
-CREATE TABLE latchwork_fence_gate (
+CREATE TABLE IF NOT EXISTS latchwork_fence_gate (
     key TEXT PRIMARY KEY,
     fence INTEGER NOT NULL
 ) WITHOUT ROWID;
