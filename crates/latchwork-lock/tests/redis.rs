@@ -1,7 +1,12 @@
 //! The Redis provider: what only a real server can show.
 //!
 //! Without a server every test is named as skipped, and fails where `CI` is set.
-#![allow(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail it")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail it, and a child speaks by its output"
+)]
 
 #[path = "redis/addresses.rs"]
 mod addresses;
@@ -11,13 +16,13 @@ mod rules;
 mod server;
 #[path = "redis/stored.rs"]
 mod stored;
+mod support;
 #[path = "redis/trouble.rs"]
 mod trouble;
 
-use std::time::Duration;
-
 use latchwork_lock::{Guard, Locks, RedisLockProvider};
 use libtest_mimic::{Arguments, Failed, Trial};
+use support::{block_on, eventually, millis, secs, waiting};
 
 fn main() {
     let mut trials = Vec::new();
@@ -55,20 +60,6 @@ fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
     .with_ignored_flag(!there && !in_ci)
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(secs(90), future).await.expect("it ends") })
-}
-
-fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
 /// The server that all tests share.
 fn shared() -> String {
     std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before")
@@ -85,25 +76,6 @@ async fn locks(address: &str) -> Locks {
 
 async fn provider(address: &str) -> RedisLockProvider {
     RedisLockProvider::connect(address).await.expect("the server is there")
-}
-
-/// A bounded wait for a condition.
-async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
-    for _ in 0..2_000 {
-        if done().await {
-            return;
-        }
-        tokio::time::sleep(millis(10)).await;
-    }
-    panic!("never: {what}");
-}
-
-/// Ends when so many wait for the key.
-async fn waiting(locks: &Locks, key: &str, count: usize) {
-    eventually(&format!("{count} in the queue"), async || {
-        locks.inspect(key).await.is_ok_and(|seen| seen.waiters.len() == count)
-    })
-    .await;
 }
 
 fn waiter(locks: &Locks, key: &str) -> tokio::task::JoinHandle<Guard> {
