@@ -1,10 +1,15 @@
-//! The lane to the server: many requests of this process in one message.
+//! The lanes to the server: many requests of this process in one message.
 //!
-//! Nobody waits for company: as long as few messages are under way, a request is sent at once and
-//! alone. What comes while many are under way goes out together, as soon as one of them is answered.
+//! A runtime with several threads has a lane of its own, which it drives itself: to wake another
+//! thread and be woken by it costs more than all the rest. All others share one on the provider's
+//! own thread.
+//!
+//! Nobody waits for company: while hardly anything is under way, whoever asks sends its own message.
+//! What comes while much is under way goes out together, as soon as one message is answered.
 //! The order is kept, so a release never overtakes the request that it follows.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -12,6 +17,7 @@ use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
+use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -19,13 +25,16 @@ use super::release::Release;
 use super::scripts::{self, Operation};
 use super::watch::Claim;
 use super::{error, watcher};
-use crate::Result;
+use crate::{Error, Result};
 
 /// The most members of one message: others must not wait long for it inside the server.
 pub(super) const LARGEST: usize = 64;
 
 /// How many messages may be under way before what comes is held together.
 const UNDER_WAY: usize = 4;
+
+/// How many may be under way for one more to be sent by whoever asks.
+const FEW: usize = 2;
 
 /// How long a server may take to answer, and to be reached.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -63,32 +72,149 @@ pub(super) struct Job {
     pub(super) reply: Reply,
 }
 
-/// Where to put requests. When all clones are gone, the lane ends.
-#[derive(Clone)]
-pub(super) struct Lane {
-    jobs: UnboundedSender<Job>,
+/// Where to put requests. With it, its lanes end.
+pub(super) struct Lanes {
+    own: Arc<Lane>,
+    /// Those of the caller's runtimes.
+    others: Mutex<Vec<(runtime::Id, Arc<Lane>)>>,
 }
 
-impl Lane {
-    /// Opens a lane; its messages are sent by the provider's own thread.
-    pub(super) fn open(line: Arc<Line>, client: Arc<str>) -> Result<Lane> {
-        let (jobs, incoming) = unbounded_channel();
-        watcher::runtime()?.spawn(pump(line, client, incoming));
-        Ok(Lane { jobs })
+struct Lane {
+    jobs: UnboundedSender<Job>,
+    way: Arc<Way>,
+}
+
+/// What those share who send on one lane.
+struct Way {
+    line: Arc<Line>,
+    client: Arc<str>,
+    /// How many messages are under way.
+    messages: AtomicUsize,
+    /// How many jobs wait to be sent.
+    queued: AtomicUsize,
+}
+
+impl Lanes {
+    pub(super) fn open(line: Arc<Line>, client: Arc<str>) -> Result<Lanes> {
+        Ok(Lanes { own: Lane::open(watcher::runtime()?, line, client), others: Mutex::default() })
     }
 
     /// Asks; dropping the future before it was sent takes the question back.
     pub(super) async fn ask(&self, during: &'static str, member: Member) -> Result<Answer> {
+        if let Some(here) = self.here()
+            && let Some(_message) = here.way.alone()
+        {
+            let answers = here.way.exchange(std::slice::from_ref(&member)).await;
+            let mut answers = answers.map_err(|failure| failure.told())?;
+            return answers.pop().unwrap_or_else(|| Err(error::unreadable(during)));
+        }
         let (tell, told) = oneshot::channel();
         self.put(Job { member, reply: Reply::Tell(tell) });
         told.await.map_err(|_| error::gone(during))?
     }
 
     /// Asks without waiting for the answer.
-    pub(super) fn put(&self, job: Job) {
-        if let Err(back) = self.jobs.send(job) {
-            back.0.reply.answer(Err(error::gone(DURING)));
+    pub(super) fn put(&self, mut job: Job) {
+        if let Some(here) = self.here() {
+            match here.put(job) {
+                Ok(()) => return,
+                Err(back) => job = back, // that runtime is about to end
+            }
         }
+        if let Err(back) = self.own.put(job) {
+            back.reply.answer(Err(error::gone(DURING)));
+        }
+    }
+
+    /// The lane of the runtime that we are in. With one thread only, whoever blocks it would stop the
+    /// lane for all, so such a runtime has none.
+    fn here(&self) -> Option<Arc<Lane>> {
+        let here = Handle::try_current().ok()?;
+        if here.runtime_flavor() != RuntimeFlavor::MultiThread {
+            return None;
+        }
+        let id = here.id();
+        let mut others = self.others.lock();
+        if let Some((_, known)) = others.iter().find(|(other, _)| *other == id) {
+            return Some(known.clone());
+        }
+        // What is left of runtimes that have ended.
+        others.retain(|(_, lane)| !lane.jobs.is_closed());
+        let way = &self.own.way;
+        let lane = Lane::open(&here, Arc::new(way.line.another()), way.client.clone());
+        others.push((id, lane.clone()));
+        Some(lane)
+    }
+}
+
+impl Lane {
+    fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Arc<Lane> {
+        let (jobs, incoming) = unbounded_channel();
+        let way = Way { line, client, messages: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
+        let way = Arc::new(way);
+        runtime.spawn(pump(way.clone(), incoming));
+        Arc::new(Lane { jobs, way })
+    }
+
+    fn put(&self, job: Job) -> std::result::Result<(), Job> {
+        self.way.queued.fetch_add(1, Ordering::Relaxed);
+        self.jobs.send(job).map_err(|back| back.0)
+    }
+}
+
+/// A message that is under way, as long as this lives.
+struct Message<'a>(&'a Way);
+
+impl Drop for Message<'_> {
+    fn drop(&mut self) {
+        self.0.messages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Way {
+    /// Leave to send a message by oneself, when next to nothing is under way.
+    fn alone(&self) -> Option<Message<'_>> {
+        let quiet =
+            self.queued.load(Ordering::Relaxed) == 0 && self.messages.load(Ordering::Relaxed) < FEW;
+        quiet.then(|| self.message())
+    }
+
+    fn message(&self) -> Message<'_> {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        Message(self)
+    }
+
+    /// Sends one message, and gives an answer for each member.
+    async fn exchange(&self, members: &[Member]) -> Result<Vec<Result<Answer>>, Failure> {
+        let mut again = false;
+        let answers = loop {
+            let hash = self.line.script();
+            let command = scripts::call(&hash, &self.client, members);
+            match self.line.send(&command).await {
+                Ok(Value::Array(answers)) if answers.len() == members.len() => break answers,
+                Ok(_) => return Err(Failure(None)),
+                // A restart forgot the script. Nothing was done.
+                Err(failure) if is_unknown_script(&failure) => {
+                    self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
+                }
+                // The server may be back already. All can be asked again: the token tells.
+                Err(failure) if failure.is_connection_dropped() && !again => again = true,
+                Err(failure) => return Err(Failure(Some(failure))),
+            }
+        };
+        let mut told = Vec::with_capacity(answers.len());
+        for value in answers {
+            told.push(match said_wrong(&value) {
+                None => Ok(Answer { value, again }),
+                Some(said) => {
+                    if said.contains("READONLY") {
+                        self.line.forget().await;
+                    }
+                    Err(error::script(DURING, &said))
+                }
+            });
+        }
+        Ok(told)
     }
 }
 
@@ -106,9 +232,21 @@ impl Reply {
     }
 }
 
-async fn pump(line: Arc<Line>, client: Arc<str>, mut incoming: UnboundedReceiver<Job>) {
+/// What concerns all members of a message: the driver's error, or an answer that is none.
+struct Failure(Option<RedisError>);
+
+impl Failure {
+    fn told(&self) -> Error {
+        match &self.0 {
+            Some(failure) => error::driver(DURING, failure.clone()),
+            None => error::unreadable(DURING),
+        }
+    }
+}
+
+async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
     let mut under_way = FuturesUnordered::new();
-    let mut jobs = Vec::new();
+    let mut jobs: Vec<Job> = Vec::new();
     loop {
         tokio::select! {
             biased;
@@ -117,9 +255,14 @@ async fn pump(line: Arc<Line>, client: Arc<str>, mut incoming: UnboundedReceiver
                 if got == 0 {
                     break;
                 }
-                jobs.retain(|job: &Job| job.reply.is_wanted());
-                if !jobs.is_empty() {
-                    under_way.push(message(&line, &client, std::mem::take(&mut jobs)));
+                way.queued.fetch_sub(got, Ordering::Relaxed);
+                let (members, replies): (Vec<_>, Vec<_>) = jobs
+                    .drain(..)
+                    .filter(|job| job.reply.is_wanted())
+                    .map(|job| (job.member, job.reply))
+                    .unzip();
+                if !members.is_empty() {
+                    under_way.push(send(&way, members, replies));
                 }
             }
         }
@@ -128,48 +271,13 @@ async fn pump(line: Arc<Line>, client: Arc<str>, mut incoming: UnboundedReceiver
 }
 
 /// Sends one message and gives everybody an answer.
-async fn message(line: &Line, client: &str, jobs: Vec<Job>) {
-    let mut again = false;
-    let answers = loop {
-        let hash = line.script();
-        let command = scripts::call(&hash, client, jobs.iter().map(|job| &job.member));
-        match line.send(&command).await {
-            Ok(Value::Array(answers)) if answers.len() == jobs.len() => break Ok(answers),
-            Ok(_) => break Err(None),
-            // A restart forgot the script. Nothing was done.
-            Err(failure) if is_unknown_script(&failure) => {
-                if let Err(failure) = line.load().await {
-                    break Err(Some(failure));
-                }
-            }
-            // The server may be back already. Every operation can be asked again: the token tells.
-            Err(failure) if failure.is_connection_dropped() && !again => again = true,
-            Err(failure) => break Err(Some(failure)),
-        }
-    };
-    match answers {
+async fn send(way: &Way, members: Vec<Member>, replies: Vec<Reply>) {
+    let _message = way.message();
+    match way.exchange(&members).await {
         Ok(answers) => {
-            for (job, value) in jobs.into_iter().zip(answers) {
-                let answer = match said_wrong(&value) {
-                    Some(said) => {
-                        if said.contains("READONLY") {
-                            line.forget().await;
-                        }
-                        Err(error::script(DURING, &said))
-                    }
-                    None => Ok(Answer { value, again }),
-                };
-                job.reply.answer(answer);
-            }
+            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told))
         }
-        Err(failure) => {
-            for job in jobs {
-                job.reply.answer(Err(match &failure {
-                    Some(failure) => error::driver(DURING, failure.clone()),
-                    None => error::unreadable(DURING),
-                }));
-            }
-        }
+        Err(failure) => replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()))),
     }
 }
 
@@ -206,12 +314,20 @@ pub(super) struct Line {
     /// Ours, with a number by which it is forgotten once.
     open: tokio::sync::Mutex<(u64, Option<MultiplexedConnection>)>,
     /// The name that the server gave the script.
-    script: Mutex<Arc<str>>,
+    script: Arc<Mutex<Arc<str>>>,
 }
 
 impl Line {
     pub(super) fn new(client: Client, given: Option<Box<dyn Connection>>) -> Self {
-        Line { client, given, open: Default::default(), script: Mutex::new("".into()) }
+        let script = Arc::new(Mutex::new("".into()));
+        Line { client, given, open: Default::default(), script }
+    }
+
+    /// One more to the same server, with the caller's connection or a new one.
+    fn another(&self) -> Self {
+        let given = self.given.as_ref().map(|given| given.share());
+        let (client, script) = (self.client.clone(), self.script.clone());
+        Line { client, given, open: Default::default(), script }
     }
 
     /// Sends a command and waits for its answer.

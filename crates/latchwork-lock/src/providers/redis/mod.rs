@@ -13,7 +13,7 @@
 //!
 //! # One message for many
 //!
-//! What this process asks for goes through one [lane](batch): while little is under way each
+//! What this process asks for goes through a few [lanes](batch): while little is under way each
 //! request is a message of its own, and what comes together after that shares one.
 //!
 //! # Waiting

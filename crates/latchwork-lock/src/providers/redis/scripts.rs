@@ -51,14 +51,10 @@ pub(super) fn load() -> Cmd {
 }
 
 /// One message for all these members.
-pub(super) fn call<'a>(
-    hash: &str,
-    client: &str,
-    members: impl ExactSizeIterator<Item = &'a Member> + Clone,
-) -> Cmd {
+pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(hash).arg(members.len() + 1).arg(FENCE);
-    for member in members.clone() {
+    for member in members {
         command.arg(&*member.lock);
     }
     command.arg(client);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::batch::{Answer, Job, LARGEST, Lane, Line, Member, Reply};
+use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
 use super::{error, record};
@@ -20,7 +20,7 @@ const STEP: usize = 500;
 
 pub(super) struct Store {
     pub(super) line: Arc<Line>,
-    lane: Lane,
+    lanes: Lanes,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the server.
     pub(super) client: Arc<str>,
@@ -62,9 +62,9 @@ pub(super) struct Standing {
 impl Store {
     pub(super) fn new(line: Arc<Line>, clock: Arc<dyn Clock>) -> Result<Self> {
         let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
-        let lane = Lane::open(line.clone(), client.clone())?;
+        let lanes = Lanes::open(line.clone(), client.clone())?;
         let process = crate::process_label();
-        Ok(Store { line, lane, clock, client, process, desk: Arc::default() })
+        Ok(Store { line, lanes, clock, client, process, desk: Arc::default() })
     }
 
     pub(super) async fn ask(
@@ -81,14 +81,14 @@ impl Store {
             Asking::Last => "l",
         };
         let answer = self
-            .lane
+            .lanes
             .ask(
                 during,
                 Member {
                     lock: name(&request.key),
                     operation: Operation::Ask,
                     id: record::hex(id),
-                    ttl: record::micros(request.ttl),
+                    ttl: record::millis(request.ttl),
                     option: option.to_owned(),
                     record: record::record(request, &self.client, self.process),
                 },
@@ -99,7 +99,7 @@ impl Store {
 
     /// Whether the lease was held; an error where that got lost.
     pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        released(during, self.lane.ask(during, member(Operation::Release, key, id)).await?)
+        released(during, self.lanes.ask(during, member(Operation::Release, key, id)).await?)
     }
 
     pub(super) async fn renew(
@@ -109,14 +109,14 @@ impl Store {
         id: Id,
         ttl: Duration,
     ) -> Result<bool> {
-        let ttl = record::micros(ttl);
+        let ttl = record::millis(ttl);
         let answer =
-            self.lane.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
+            self.lanes.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
         truth(during, &answer.value)
     }
 
     pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        let answer = self.lane.ask(during, member(Operation::IsHeld, key, id)).await?;
+        let answer = self.lanes.ask(during, member(Operation::IsHeld, key, id)).await?;
         truth(during, &answer.value)
     }
 
@@ -128,11 +128,11 @@ impl Store {
         ttl: Duration,
     ) -> Result<Option<Grant>> {
         let answer = self
-            .lane
+            .lanes
             .ask(
                 during,
                 Member {
-                    ttl: record::micros(ttl),
+                    ttl: record::millis(ttl),
                     option: record::hex(ids.1),
                     record: self.process.to_owned(),
                     ..member(Operation::Rotate, key, ids.0)
@@ -154,7 +154,7 @@ impl Store {
     ) -> Result<Vec<Holder>> {
         let option = fence.map_or(String::new(), |fence| fence.to_string());
         let answer =
-            self.lane.ask(during, Member { option, ..member(Operation::Break, key, 0) }).await?;
+            self.lanes.ask(during, Member { option, ..member(Operation::Break, key, 0) }).await?;
         let pairs = answer.value.as_sequence();
         pairs
             .and_then(|pairs| record::holders(pairs, self.clock.wall()))
@@ -162,7 +162,7 @@ impl Store {
     }
 
     pub(super) async fn inspect(&self, during: &'static str, key: &Key) -> Result<Inspection> {
-        let answer = self.lane.ask(during, member(Operation::Inspect, key, 0)).await?;
+        let answer = self.lanes.ask(during, member(Operation::Inspect, key, 0)).await?;
         record::inspection(key.as_str(), &answer.value).ok_or_else(|| error::unreadable(during))
     }
 
@@ -176,7 +176,7 @@ impl Store {
     ) -> Result<Standing> {
         let option = ids.iter().map(|id| record::hex(*id)).collect();
         let answer =
-            self.lane.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
+            self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
         match answer.value.as_sequence() {
             Some([Value::Int(left), Value::BulkString(states)]) if states.len() == ids.len() => {
                 Ok(Standing { left: span(*left), states: states.clone() })
@@ -187,7 +187,7 @@ impl Store {
 
     /// Asks without waiting for the answer.
     pub(super) fn put(&self, operation: Operation, key: &Key, id: Id, reply: Reply) {
-        self.lane.put(Job { member: member(operation, key, id), reply });
+        self.lanes.put(Job { member: member(operation, key, id), reply });
     }
 
     /// A page of the keys that begin like this. The server goes through all its keys for it.
@@ -286,8 +286,10 @@ fn span(micros: i64) -> Option<Duration> {
 }
 
 fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
-    if let Value::Int(fence) = value {
-        return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
+    // The short way answers with the bare fence.
+    if let Value::BulkString(fence) = value {
+        let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+        return Some(Verdict::Granted(Grant::first(record::fence(fence)), true));
     }
     match value.as_sequence()? {
         [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),

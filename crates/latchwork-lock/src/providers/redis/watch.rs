@@ -274,7 +274,10 @@ impl Claim {
 
 impl Call {
     fn ask_again(&self) {
-        *self.state.lock() = State::Asks;
-        self.bell.notify_one();
+        let mut state = self.state.lock();
+        if !matches!(*state, State::Holds(..)) {
+            *state = State::Asks;
+            self.bell.notify_one();
+        }
     }
 }
