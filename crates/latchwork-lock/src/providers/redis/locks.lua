@@ -224,8 +224,16 @@ for i = 1, #KEYS - 1 do
               call('HDEL', s.d, id)
             elseif f.admits(mode) then
               call('LPOP', s.q)
-              f.grant(id, record, 'r')
-              call('PUBLISH', 'latchwork:c:' .. client, id)
+              if s.given and client == ARGV[1] then
+                -- Its process has just spoken, and reads the answer: it need not be asked to claim.
+                local new, before = f.grant(id, record, 'c')
+                s.given[#s.given + 1] = id
+                s.given[#s.given + 1] = new
+                s.given[#s.given + 1] = before
+              else
+                f.grant(id, record, 'r')
+                call('PUBLISH', 'latchwork:c:' .. client, id)
+              end
               told = client
             else
               f.outlive(s.now)
@@ -379,8 +387,12 @@ for i = 1, #KEYS - 1 do
           if op == 'r' then
             local state = f.get(id)
             if state == 'w' then f.leave(id) elseif state then f.drop(id) end
+            s.given = { (state == 'r' or state == 'c') and 1 or 0, -1 }
             f.admit()
-            return (state == 'r' or state == 'c') and 1 or 0
+            local answer = s.given
+            if #answer == 2 then return answer[1] end
+            answer[2] = call('EXISTS', s.q) == 1 and f.left() or -1
+            return answer
           elseif op == 'c' then
             f.admit()
             local state, fence, before, since, known = f.get(id)
@@ -425,7 +437,7 @@ for i = 1, #KEYS - 1 do
         end
         local name = sub(key, 13)
         s.k, s.h, s.q, s.d = key, 'latchwork:h:' .. name, 'latchwork:q:' .. name, 'latchwork:d:' .. name
-        s.garbage = nil
+        s.garbage, s.given = nil, nil
         local answer = f.operate(op, v, id, ttl, option, record)
         if s.garbage then f.settle() end
         return answer

@@ -11,7 +11,7 @@ use super::store::Store;
 use super::watcher::runtime;
 use crate::retry::Backoff;
 use crate::rules::Id;
-use crate::{Key, Result};
+use crate::{Key, Moment, Result};
 
 /// How often a release is tried while the server is away; then the ttl ends the lease.
 const TRIES: u32 = 8;
@@ -25,6 +25,7 @@ pub(super) struct Release {
     store: Arc<Store>,
     key: Key,
     id: Id,
+    asked_at: Moment,
     tries: u32,
     left: watch::Sender<usize>,
 }
@@ -41,6 +42,7 @@ impl Releases {
             store: store.clone(),
             key: key.clone(),
             id,
+            asked_at: store.clock.now(),
             tries: 0,
             left: self.left.clone(),
         };
@@ -58,7 +60,14 @@ impl Release {
     /// Goes on after a try: done, or once more after a pause.
     pub(super) fn tried(mut self, answer: Result<Answer>) {
         self.tries += 1;
-        let Err(error) = answer else { return };
+        let error = match answer {
+            Ok(answer) => {
+                // Whether it was held nobody asks any more.
+                let _ = self.store.released("releasing", &self.key, self.asked_at, &answer);
+                return;
+            }
+            Err(error) => error,
+        };
         if error.is_temporary()
             && self.tries < TRIES
             && let Ok(runtime) = runtime()

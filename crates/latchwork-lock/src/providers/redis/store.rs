@@ -12,7 +12,7 @@ use super::watch::Desk;
 use super::{error, record};
 use crate::rules::Id;
 use crate::{
-    AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Page, PageRequest, Result,
+    AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
 };
 
 /// How many keys the server looks at in one step of a listing.
@@ -99,7 +99,43 @@ impl Store {
 
     /// Whether the lease was held; an error where that got lost.
     pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        released(during, self.lanes.ask(during, member(Operation::Release, key, id)).await?)
+        let asked_at = self.clock.now();
+        let answer = self.lanes.ask(during, member(Operation::Release, key, id)).await?;
+        self.released(during, key, asked_at, &answer)
+    }
+
+    /// Whether a lease was held, from the answer to its release. Those of this process whose turn
+    /// it was have their grants with it.
+    pub(super) fn released(
+        &self,
+        during: &'static str,
+        key: &Key,
+        asked_at: Moment,
+        answer: &Answer,
+    ) -> Result<bool> {
+        let held = match answer.value.as_sequence() {
+            None => truth(during, &answer.value)?,
+            Some([held, Value::Int(left), given @ ..]) => {
+                for one in given.chunks(3) {
+                    let (id, grant) = given_to(one).ok_or_else(|| error::unreadable(during))?;
+                    // The ttl began in the server, after this moment.
+                    self.desk.give(
+                        id,
+                        Grant { trusted_from: Some(asked_at), ..grant },
+                        &*self.clock,
+                    );
+                }
+                if let Some(left) = span(*left) {
+                    self.desk.set_due(key, self.clock.now().after(left));
+                }
+                truth(during, held)?
+            }
+            Some(_) => return Err(error::unreadable(during)),
+        };
+        if !held && answer.again {
+            return Err(error::lost_answer(during));
+        }
+        Ok(held)
     }
 
     pub(super) async fn renew(
@@ -244,19 +280,27 @@ impl Store {
     }
 }
 
-/// Whether a lease was held, from the answer to its release.
-pub(super) fn released(during: &'static str, answer: Answer) -> Result<bool> {
-    match truth(during, &answer.value)? {
-        false if answer.again => Err(error::lost_answer(during)),
-        held => Ok(held),
-    }
-}
-
 /// A grant whose ttl began with this very claim, and how long until something of its key runs out,
 /// if others wait.
 pub(super) fn claimed(value: &Value) -> (Option<Grant>, Option<Duration>) {
     let Some([answer, Value::Int(left)]) = value.as_sequence() else { return (None, None) };
     (grant(answer).filter(|(_, began)| *began).map(|(grant, _)| grant), span(*left))
+}
+
+/// One who was given the key by a release: its id, and its grant.
+fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
+    let [Value::BulkString(id), Value::BulkString(fence), Value::BulkString(before)] = parts else {
+        return None;
+    };
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
+    let before = number(before)?;
+    let grant = Grant {
+        fence: record::fence(number(fence)?),
+        previous_fence: (before > 0).then(|| record::fence(before)),
+        waited: true,
+        trusted_from: None,
+    };
+    Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
 }
 
 fn member(operation: Operation, key: &Key, id: Id) -> Member {

@@ -113,6 +113,16 @@ impl Desk {
         store.put(Operation::Claim, &key, id, Reply::Claim(claim));
     }
 
+    /// Passes a grant on to its waiter. Who is gone lets a release follow, and who asks again is
+    /// told the same.
+    pub(super) fn give(&self, id: Id, grant: Grant, clock: &dyn Clock) {
+        let call = self.room.lock().calls.get(&id).cloned();
+        if let Some(call) = call {
+            *call.state.lock() = State::Holds(grant, clock.now());
+            call.bell.notify_one();
+        }
+    }
+
     /// How some who wait for a key stand.
     pub(super) fn update(&self, ids: &[Id], states: &[u8], store: &Store) {
         for (id, state) in ids.iter().zip(states) {
