@@ -5,7 +5,7 @@ use url::Url;
 use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 13] = [
+const ELSEWHERE: [(&str, &str); 14] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -14,6 +14,7 @@ const ELSEWHERE: [(&str, &str); 13] = [
     ("mariadb", "mysql"),
     ("redis", "redis"),
     ("rediss", "redis"),
+    ("redis+unix", "redis"),
     ("etcd", "etcd"),
     ("etcds", "etcd"),
     ("http", "http"),
@@ -21,8 +22,7 @@ const ELSEWHERE: [(&str, &str); 13] = [
     ("temporal", "temporal"),
 ];
 
-const KINDS: &str =
-    "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://… or etcd://…";
+const KINDS: &str = "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://…, redis://… or etcd://…";
 
 /// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
@@ -44,8 +44,19 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => crate::MySqlLockProvider::connect(address).await.map(Locks::new),
+        #[cfg(feature = "redis")]
+        scheme if is_redis(scheme) => {
+            crate::RedisLockProvider::connect(address).await.map(Locks::new)
+        }
         scheme => Err(unknown(scheme)),
     }
+}
+
+/// Also the forms that name several servers: the provider says why it does not take them.
+#[cfg(feature = "redis")]
+fn is_redis(scheme: &str) -> bool {
+    let base = scheme.strip_prefix("redis").map(|rest| rest.strip_prefix('s').unwrap_or(rest));
+    matches!(base, Some("" | "+unix" | "+cluster" | "-cluster" | "+sentinel" | "-sentinel"))
 }
 
 /// The tables that the backend at an address needs, as SQL; nothing is connected to.
@@ -61,7 +72,9 @@ pub(crate) fn schema(address: &str) -> Result<String> {
         "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => Ok(crate::MySqlLockProvider::schema()),
-        scheme @ ("memory" | "noop" | "file") => Err(no_tables(scheme)),
+        scheme @ ("memory" | "noop" | "file" | "redis" | "rediss" | "redis+unix") => {
+            Err(no_tables(scheme))
+        }
         scheme => Err(unknown(scheme)),
     }
 }
@@ -130,6 +143,14 @@ mod tests {
             ("etcd://me:secret@a:2379,b:2379", "not_built"),
             #[cfg(feature = "etcd")]
             ("etcd://me:secret@a:2379,b:2379?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis://me:secret@host/db", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("rediss://me:secret@host/0?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis-cluster://me:secret@host", "not_supported"),
+            #[cfg(feature = "redis")]
+            ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
             ("temporal://x", "not_built"),
         ] {
             let error = connect(bad).await.expect_err(bad);

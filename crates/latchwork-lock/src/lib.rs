@@ -75,6 +75,8 @@ pub use providers::mysql::{MySqlFenceGate, MySqlLockProvider};
 pub use providers::noop::NoOpLockProvider;
 #[cfg(feature = "postgres")]
 pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
+#[cfg(feature = "redis")]
+pub use providers::redis::RedisLockProvider;
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

@@ -13,6 +13,7 @@ fn main() {
     suites.extend(postgres());
     suites.extend(mysql());
     suites.extend(etcd());
+    suites.extend(redis());
     latchwork_contract::lock::main(suites)
 }
 
@@ -198,4 +199,29 @@ fn etcd() -> Vec<Suite> {
 #[cfg(not(feature = "etcd"))]
 fn etcd() -> Vec<Suite> {
     Vec::new()
+}
+
+/// One server for all cases: their keys are their own.
+#[cfg(feature = "redis")]
+fn redis() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::RedisLockProvider;
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
+        return Some(missing("redis", "no server; `scripts/services up redis` starts one"));
+    };
+    Some(suite("redis", move || {
+        let server = server.clone();
+        async move {
+            Bench::new(move || {
+                let server = server.clone();
+                async move { RedisLockProvider::connect(&server).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis() -> Option<Suite> {
+    None
 }

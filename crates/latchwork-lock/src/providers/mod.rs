@@ -11,5 +11,7 @@ pub(crate) mod mysql;
 pub(crate) mod noop;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;

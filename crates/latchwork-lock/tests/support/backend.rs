@@ -96,6 +96,8 @@ pub fn all() -> Vec<Backend> {
         postgres::pooled(),
         #[cfg(feature = "etcd")]
         etcd::backend(),
+        #[cfg(feature = "redis")]
+        redis(),
     ]
 }
 
@@ -121,6 +123,30 @@ pub fn sqlite() -> Backend {
         Box::pin(async { Room::new(sqlite(), address.clone(), address, directory) })
     };
     Backend::new("sqlite", room)
+}
+
+/// In one of the server's many databases; it has no gate of its own.
+#[cfg(feature = "redis")]
+pub fn redis() -> Backend {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ROOMS: AtomicU32 = AtomicU32::new(0);
+
+    let room = || -> BoxFuture<'static, Room> {
+        Box::pin(async {
+            let server = std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before");
+            let (server, _) = server.rsplit_once('/').expect("a database");
+            // Processes that run at the same time have numbers that are near each other.
+            let room = std::process::id() * 31 + ROOMS.fetch_add(1, Ordering::Relaxed);
+            let directory = directory();
+            let gate = format!("file://{}/gate", directory.path().display());
+            let place = server.rsplit_once('@').expect("a password").1.parse().expect("a place");
+            let room = Room::new(redis(), format!("{server}/{}", room % 10_000), gate, directory);
+            Room { server: Some(place), ..room }
+        })
+    };
+    let missing = std::env::var_os("LATCHWORK_TEST_REDIS").is_none();
+    let missing = missing.then_some("no server; `scripts/services up redis` starts one");
+    Backend { missing, by_tcp: true, ..Backend::new("redis", room) }
 }
 
 #[cfg(feature = "postgres")]
