@@ -63,7 +63,7 @@ pub(super) fn inspection(key: &str, answer: &Value) -> Option<Inspection> {
     }
     rules.holders.sort_by_key(|held| held.fence);
     for waiter in waiters {
-        rules.queue.push_back(Entry::parse(waiter)?.party);
+        rules.queue.push_back(Entry::parse(waiter)?.party.into());
     }
     Some(reporter(now).inspection(key, &rules, String::clone))
 }
@@ -84,7 +84,7 @@ fn held(pair: &[Value], now: Moment) -> Option<Held<String>> {
     let [Value::Int(left), entry] = pair else { return None };
     let entry = Entry::parse(entry)?;
     Some(Held {
-        party: entry.party,
+        party: entry.party.into(),
         fence: entry.fence,
         previous: None,
         expires: now.after(Duration::from_micros(u64::try_from(*left).unwrap_or(0))),
