@@ -117,11 +117,11 @@ impl Lanes {
     pub(super) fn put(&self, mut job: Job) {
         if let Some(here) = self.here() {
             match here.put(job) {
-                Ok(()) => return,
-                Err(back) => job = back, // that runtime is about to end
+                None => return,
+                Some(back) => job = back, // that runtime is about to end
             }
         }
-        if let Err(back) = self.own.put(job) {
+        if let Some(back) = self.own.put(job) {
             back.reply.answer(Err(error::gone(DURING)));
         }
     }
@@ -156,9 +156,10 @@ impl Lane {
         Arc::new(Lane { jobs, way })
     }
 
-    fn put(&self, job: Job) -> std::result::Result<(), Job> {
+    /// Gives the job back if nobody will send it.
+    fn put(&self, job: Job) -> Option<Job> {
         self.way.queued.fetch_add(1, Ordering::Relaxed);
-        self.jobs.send(job).map_err(|back| back.0)
+        self.jobs.send(job).err().map(|back| back.0)
     }
 }
 
