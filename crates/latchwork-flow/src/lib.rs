@@ -57,6 +57,7 @@ mod lock_key;
 mod machine;
 mod observers;
 mod pause;
+mod runner;
 mod span;
 mod state;
 mod status;
@@ -87,10 +88,15 @@ pub use machine::StateMachine;
 pub use observers::MetricsObserver;
 pub use observers::{ChannelObserver, Observer, TracingObserver};
 pub use pause::{OnTimeout, Pause, PauseLock, PauseTimeout, Paused, Woken};
+pub use runner::{FlowRunner, RunnerHandle};
 pub use state::{JsonDelta, JsonState, State};
 pub use status::Status;
 pub use store::{ContextStore, Contexts};
 pub use stores::memory::InMemoryContextStore;
+#[cfg(feature = "postgres")]
+pub use stores::postgres::PostgresContextStore;
+#[cfg(feature = "sqlite")]
+pub use stores::sqlite::SqliteContextStore;
 pub use summary::{ContextDetails, ContextSummary, WaitingFor};
 pub use table::{TransitionTable, TransitionTableBuilder, TransitionTableData};
 pub use wire::CONTEXT_FORMAT;

@@ -72,7 +72,7 @@ impl Pause {
     }
 
     /// Lets the runner renew the lock for as long as the pause lasts. Needs a store, and a
-    /// [`FlowRunner`](crate::store) that is there: without one the lock ends with its ttl.
+    /// [`FlowRunner`](crate::FlowRunner) that is there: without one the lock ends with its ttl.
     pub fn renew_lock(mut self) -> Self {
         self.lock = PauseLock::Renew;
         self

@@ -7,6 +7,7 @@ mod steps;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use chrono::{DateTime, Utc};
 use latchwork_lock::{Guard, LockState, Refresh};
@@ -16,6 +17,7 @@ use crate::configuration::Script;
 use crate::context::Plan;
 use crate::error::Chain;
 use crate::machine::Machine;
+use crate::runner::Terms;
 use crate::store::{Due, RunClaim};
 use crate::{
     Error, ErrorKind, EventKind, Failure, GateResult, Result, State, Status, TransitionContext,
@@ -56,6 +58,8 @@ pub struct StateWorker<S: State> {
     cancelled: Option<String>,
     used_signal: Option<u64>,
     events: u64,
+    /// What its runner wants of it.
+    terms: Option<Box<Terms>>,
 }
 
 impl<S: State> StateWorker<S> {
@@ -75,7 +79,13 @@ impl<S: State> StateWorker<S> {
             cancelled: None,
             used_signal: None,
             events: 0,
+            terms: None,
         }
+    }
+
+    /// What a runner wants of it.
+    pub(crate) fn under(&mut self, terms: Terms) {
+        self.terms = Some(Box::new(terms));
     }
 
     pub(crate) fn resumed(
@@ -111,6 +121,9 @@ impl<S: State> StateWorker<S> {
         }
         while self.is_going() {
             self.step().await?;
+            if self.is_leaving() {
+                self.hand_back().await;
+            }
         }
         Ok(self.context.clone())
     }
@@ -294,6 +307,24 @@ impl<S: State> StateWorker<S> {
         self.unlock().await;
         self.begun = false;
         error
+    }
+
+    /// Whether a runner that stops wants to leave between two actions.
+    fn is_leaving(&self) -> bool {
+        let leaving =
+            self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire));
+        leaving && self.is_going()
+    }
+
+    /// Ends this run between two actions, so that another process can go on at once.
+    async fn hand_back(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            let released = guard.release().await;
+            self.tell_released(released.is_ok());
+        }
+        self.terms = None;
+        self.unclaim().await;
+        self.begun = false;
     }
 
     /// Ends this run, not the transition: somebody else has it, or will.

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use latchwork_flow::store::{ContextDraft, ContextStore, Due, Save, StoredContext, Waiting};
+use latchwork_flow::store::{
+    ContextDraft, ContextStore, Due, RunClaim, Save, StoredContext, Waiting,
+};
 use latchwork_flow::{Contexts, Status, TransitionId};
 use serde_json::json;
 
@@ -25,6 +27,7 @@ cases![
     f08_a_claimed_context_is_not_due,
     f08_what_was_released_is_due_as_before,
     f08_somebody_can_wake_it,
+    f08_the_next_due_time_is_told,
     f08_longest_due_comes_first,
     f08_other_machines_are_left_alone,
     f08_two_runners_get_different_ones,
@@ -194,6 +197,27 @@ async fn f08_somebody_can_wake_it(f: Fixture) {
     stored(&store, &draft).await;
     Contexts::wake(&store, draft.id).await.expect("it is paused");
     assert_eq!(due(&f, &store).await, [(draft.id, Due::Time)]);
+}
+
+async fn f08_the_next_due_time_is_told(f: Fixture) {
+    let store = f.open().await;
+    let next = async || store.next_due(f.machine()).await.expect("it answers");
+    assert_eq!(next().await, None);
+    stored(&store, &f.paused(Waiting::default())).await;
+    stored(&store, &f.draft(Status::Completed)).await;
+    let other = ContextDraft { machine: format!("{}!", f.machine()), ..f.draft(Status::Pending) };
+    stored(&store, &other).await;
+    assert_eq!(next().await, None, "none of these will be due by itself");
+    let wake_at = Some(later(&store, HOUR).await);
+    stored(&store, &f.paused(Waiting { wake_at, ..Waiting::default() })).await;
+    let left = next().await.expect("one waits for its time");
+    assert!(HOUR / 2 < left && left <= HOUR, "{left:?}");
+    stored(&store, &f.draft(Status::Pending)).await;
+    assert_eq!(next().await, Some(Duration::ZERO));
+    let claim = RunClaim::new(HOUR / 4);
+    assert_eq!(store.claim_due(f.machine(), 9, &claim).await.expect("it answers").len(), 1);
+    let left = next().await.expect("its run-lease will end");
+    assert!(HOUR / 8 < left && left <= HOUR / 4, "{left:?}");
 }
 
 async fn f08_longest_due_comes_first(f: Fixture) {

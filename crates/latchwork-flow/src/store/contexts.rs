@@ -40,7 +40,8 @@ impl Contexts {
         Contexts { store: Arc::new(store) }
     }
 
-    /// The contexts at an address: `memory:`, and what else this build has.
+    /// The contexts at an address: `memory:`, `sqlite:///file.db`, `postgres://host/database`, as
+    /// far as this build has them.
     ///
     /// Every `memory:` is a new, separate store; clone the `Contexts` to share it.
     ///
@@ -51,12 +52,24 @@ impl Contexts {
     /// [`NotBuilt`](crate::ErrorKind::NotBuilt) for one whose store was left out of this build, and
     /// what the store itself reports.
     pub async fn connect(url: &str) -> Result<Self> {
-        let scheme = url.split(':').next().unwrap_or_default();
+        let (scheme, rest) = url.split_once(':').unwrap_or_default();
         match scheme {
-            "memory" => Ok(Contexts::new(InMemoryContextStore::new())),
-            _ => {
-                Err(Error::invalid_argument("address", "contexts are kept at `memory:`".to_owned()))
+            "memory" if rest.is_empty() => Ok(Contexts::new(InMemoryContextStore::new())),
+            #[cfg(feature = "sqlite")]
+            "sqlite" => crate::SqliteContextStore::open(url).await.map(Contexts::new),
+            #[cfg(feature = "postgres")]
+            "postgres" | "postgresql" => {
+                crate::PostgresContextStore::connect(url).await.map(Contexts::new)
             }
+            #[cfg(not(feature = "sqlite"))]
+            "sqlite" => Err(not_built(scheme, "sqlite")),
+            #[cfg(not(feature = "postgres"))]
+            "postgres" | "postgresql" => Err(not_built(scheme, "postgres")),
+            // The address may have a password, so no message repeats it.
+            _ => Err(Error::invalid_argument(
+                "url",
+                "contexts are kept at memory:, sqlite:///file.db or postgres://host/database",
+            )),
         }
     }
 
@@ -169,6 +182,11 @@ impl Contexts {
     }
 }
 
+#[cfg(not(all(feature = "sqlite", feature = "postgres")))]
+fn not_built(scheme: &str, feature: &'static str) -> Error {
+    crate::ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }.into()
+}
+
 /// The port itself, for machines, runners and those who test stores.
 impl ContextStore for Contexts {
     fn name(&self) -> &'static str {
@@ -203,6 +221,10 @@ impl ContextStore for Contexts {
         claim: &RunClaim,
     ) -> Result<Vec<StoredContext>> {
         self.store.claim_due(machine, limit, claim).await
+    }
+
+    async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
+        self.store.next_due(machine).await
     }
 
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
@@ -245,5 +267,29 @@ impl ContextStore for Contexts {
 impl fmt::Debug for Contexts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Contexts").field("store", &self.store_name()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_address_that_is_none_is_refused_without_being_repeated() {
+        for url in ["", "secret", "memory:secret", "http://user:secret@host", "sqlite-secret:x"] {
+            let error = Contexts::connect(url).await.expect_err(url);
+            assert_eq!(error.code(), "invalid_argument", "{url}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        Contexts::connect("memory:").await.expect("a store");
+    }
+
+    #[cfg(feature = "sqlite")]
+    #[tokio::test]
+    async fn an_address_leads_to_its_store() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let url = format!("sqlite://{}", dir.path().join("a.db").display());
+        let contexts = Contexts::connect(&url).await.expect("a store");
+        assert_eq!(contexts.store_name(), "sqlite");
     }
 }

@@ -64,6 +64,10 @@ pub trait ContextStore: Send + Sync + 'static {
         claim: &RunClaim,
     ) -> impl Future<Output = Result<Vec<StoredContext>>> + Send;
 
+    /// How long until the next context of a machine is due, by the store's clock: nothing when one
+    /// is due now, none when none will be by itself.
+    fn next_due(&self, machine: &str) -> impl Future<Output = Result<Option<Duration>>> + Send;
+
     /// Writes a draft over a context ([`StoredContext::save`]).
     ///
     /// Cancel safe: it is saved or it is not, and may be asked for again with the same draft.
@@ -282,6 +286,7 @@ pub(crate) trait DynContextStore: Send + Sync {
         limit: usize,
         claim: &'a RunClaim,
     ) -> BoxFuture<'a, Result<Vec<StoredContext>>>;
+    fn next_due<'a>(&'a self, machine: &'a str) -> BoxFuture<'a, Result<Option<Duration>>>;
     fn save<'a>(&'a self, save: &'a Save<'a>) -> BoxFuture<'a, Result<Saved>>;
     fn heartbeat(&self, proof: Proof, ttl: Duration) -> BoxFuture<'_, Result<bool>>;
     fn release(&self, proof: Proof) -> BoxFuture<'_, Result<bool>>;
@@ -334,6 +339,9 @@ impl<T: ContextStore> DynContextStore for T {
         claim: &'a RunClaim,
     ) -> BoxFuture<'a, Result<Vec<StoredContext>>> {
         Box::pin(ContextStore::claim_due(self, machine, limit, claim))
+    }
+    fn next_due<'a>(&'a self, machine: &'a str) -> BoxFuture<'a, Result<Option<Duration>>> {
+        Box::pin(ContextStore::next_due(self, machine))
     }
     fn save<'a>(&'a self, save: &'a Save<'a>) -> BoxFuture<'a, Result<Saved>> {
         Box::pin(ContextStore::save(self, save))

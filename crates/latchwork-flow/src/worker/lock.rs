@@ -207,6 +207,11 @@ impl<S: State> StateWorker<S> {
                 let how = self.context.paused().map(|paused| paused.lock);
                 self.keep_lock(how.unwrap_or_default()).await
             }
+            Err(error) if error.is_lock_loss() => {
+                // Nothing is left to renew; whoever resumes it will find that it was lost.
+                self.change().lease = None;
+                Err(error)
+            }
             Err(error) => return Err(self.leave(error).await),
         };
         self.save(None).await?;

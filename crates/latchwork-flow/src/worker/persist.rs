@@ -81,12 +81,16 @@ impl<S: State> StateWorker<S> {
         }
     }
 
-    /// Gives the run-lease back without a change.
+    /// Gives the run-lease back without a change, or lets it end soon.
     pub(super) async fn unclaim(&mut self) {
         let Some(run) = self.run.take() else { return };
         let Some(store) = &self.machine.store else { return };
         let proof = Proof { id: self.context.id, token: run.token };
-        if let Err(error) = store.release(proof).await {
+        let left = match self.terms.as_ref().and_then(|terms| terms.postpone) {
+            Some(span) => store.heartbeat(proof, span).await,
+            None => store.release(proof).await,
+        };
+        if let Err(error) = left {
             tracing::debug!(transition = %self.context.id, %error, "a run-lease is left to its end");
         }
     }

@@ -71,6 +71,9 @@ impl ContextStore for Flaky {
     ) -> Result<Vec<StoredContext>> {
         self.inner.claim_due(machine, limit, claim).await
     }
+    async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
+        self.inner.next_due(machine).await
+    }
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
         self.through(self.inner.save(save)).await
     }

@@ -145,6 +145,14 @@ impl ContextStore for InMemoryContextStore {
         Ok(claimed)
     }
 
+    async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
+        let rows = self.inner.rows.lock();
+        let from = (machine.to_owned(), DateTime::<Utc>::MIN_UTC, TransitionId::LEAST);
+        let next = rows.due.range(from..).next().filter(|(of, _, _)| of == machine);
+        let now = self.inner.clock.wall();
+        Ok(next.map(|(_, at, _)| (*at - now).to_std().unwrap_or_default()))
+    }
+
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
         self.edit(save.draft.id, |row, now| row.save(save, now))
     }
