@@ -289,6 +289,16 @@ mod tests {
     }
 
     #[test]
+    fn a_provider_that_was_left_out_says_what_its_build_needs() {
+        let told = |scheme: &str, feature| {
+            Error::from(ErrorKind::NotBuilt { scheme: scheme.to_owned(), feature }).to_string()
+        };
+        let etcd = told("etcd", "etcd");
+        assert!(etcd.contains("`etcd`") && etcd.contains("protobuf-compiler"), "{etcd}");
+        assert!(!told("sqlite", "sqlite").contains("protoc"));
+    }
+
+    #[test]
     fn the_table_in_the_documentation_is_this_list() {
         let page = include_str!("../../../docs/errors.md");
         let rows = Error::CODES.iter().copied().chain([crate::StaleFence::ROW]);

@@ -1,4 +1,4 @@
-//! The thread behind it all: one runtime for every provider of this process.
+//! The threads behind it all: one runtime for every provider of this process.
 //!
 //! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
 //! it, and a future that is dropped must not leave a question half asked. So all work on the
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions, WatchResponse};
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
@@ -58,15 +58,16 @@ pub(super) async fn run<T: Send + 'static>(
 
 /// Where jobs run.
 pub(super) fn runtime() -> Result<&'static Handle> {
-    static RUNTIME: LazyLock<std::io::Result<Handle>> = LazyLock::new(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("latchwork-etcd".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(handle)
+    static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
+        // Two threads: messages are encoded and decoded here, and one core is not enough for
+        // many tasks at a time.
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("latchwork-etcd")
+            .enable_all()
+            .build()
     });
-    RUNTIME.as_ref().map_err(|e| {
+    RUNTIME.as_ref().map(Runtime::handle).map_err(|e| {
         Error::unavailable(NAME, "starting", format!("there is no thread for it ({e})"), None)
     })
 }
