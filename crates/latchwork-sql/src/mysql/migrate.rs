@@ -30,6 +30,21 @@ const DONE: &str = "SELECT MAX(version) FROM latchwork_migrations WHERE layer = 
 const RECORD: &str = "INSERT IGNORE INTO latchwork_migrations (layer, version, name, applied_at) \
     VALUES (?, ?, ?, UTC_TIMESTAMP(6))";
 
+/// All that [`migrate`] would do, as text for those who do it by hand: afterwards it finds everything
+/// there, and needs no right to create.
+pub fn script(layer: &str, steps: &[Migration]) -> String {
+    let mut script = format!("{TABLE};\n\n");
+    for Migration { version, name, sql } in steps {
+        script += sql;
+        // Names of layers and steps are ours, and have no quotes.
+        script += &format!(
+            "\nINSERT IGNORE INTO latchwork_migrations (layer, version, name, applied_at)\n    \
+             VALUES ('{layer}', {version}, '{name}', UTC_TIMESTAMP(6));\n"
+        );
+    }
+    script
+}
+
 /// Brings the schema of a layer up to date.
 ///
 /// A table is committed as soon as it is made, so steps must be harmless when they are repeated
