@@ -18,8 +18,8 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// Of every pool.
-const POOL: u32 = 16;
+/// Of every pool: as many as the provider opens itself.
+const POOL: u32 = 10;
 
 fn main() -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -40,9 +40,12 @@ fn main() -> ExitCode {
     let mut speed =
         Table::new("Acquire and release, uncontended: throughput in units of two UPDATEs");
     for tasks in [1, 8, 64] {
-        uncontended(scale, &runtime, &place, tasks, true, &mut speed);
+        uncontended(scale, &runtime, &place, tasks, Way::Own, &mut speed);
     }
-    uncontended(scale, &runtime, &place, 64, false, &mut speed);
+    for tasks in [1, 64] {
+        uncontended(scale, &runtime, &place, tasks, Way::Lent, &mut speed);
+    }
+    uncontended(scale, &runtime, &place, 64, Way::New, &mut speed);
     show(scale, &speed);
     let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
     for waiters in [2, 16, 64] {
@@ -115,6 +118,11 @@ impl Place {
     }
 
     async fn locks(&self) -> Locks {
+        Locks::connect(&self.address).await.expect("the server is there")
+    }
+
+    /// On a pool that may have other users.
+    async fn locks_on_a_pool(&self) -> Locks {
         let provider = MySqlLockProvider::from_pool(self.pool().await).await;
         Locks::new(provider.expect("the server is there"))
     }
@@ -142,16 +150,28 @@ async fn cycle(locks: &Locks, key: &str) {
 
 // ---- uncontended -------------------------------------------------------------------------------
 
-/// On keys that are used again and again, or on ones that nobody ever used.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// On connections of its own.
+    Own,
+    /// On a pool that may have other users.
+    Lent,
+    /// With keys that nobody ever used.
+    New,
+}
+
 fn uncontended(
     scale: Scale,
     runtime: &Runtime,
     place: &Place,
     count: u64,
-    again: bool,
+    way: Way,
     table: &mut Table,
 ) {
-    let locks = runtime.block_on(place.locks());
+    let locks = match way {
+        Way::Lent => runtime.block_on(place.locks_on_a_pool()),
+        _ => runtime.block_on(place.locks()),
+    };
     let pool = runtime.block_on(place.pool());
     let ours = Contender::new("latchwork", |operations| {
         tasks(runtime, count, operations, |task, each| {
@@ -159,7 +179,7 @@ fn uncontended(
             async move {
                 let mut key = format!("order:{task}");
                 for _ in 0..each {
-                    if !again {
+                    if way == Way::New {
                         key = format!("order:{:x}", Token::random().expose());
                     }
                     cycle(&locks, &key).await;
@@ -179,9 +199,12 @@ fn uncontended(
     });
     let race = race(scale, &mut [ours, raw]);
     let ratio = race.first_faster_than(1);
-    let keys = if again { "" } else { ", keys that are new" };
-    let goal = if again { Goal::AtLeast(0.8) } else { Goal::None };
-    let what = format!("{count} tasks{keys}");
+    let (how, goal) = match way {
+        Way::Own => ("", Goal::AtLeast(0.8)),
+        Way::Lent => (", on the user's pool", Goal::AtLeast(0.8)),
+        Way::New => (", keys that are new", Goal::None),
+    };
+    let what = format!("{count} tasks{how}");
     table.row(&what, "two UPDATEs", ratio.median, ratio.to_string(), goal);
     runtime.block_on(async {
         locks.close().await;

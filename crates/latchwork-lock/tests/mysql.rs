@@ -339,8 +339,14 @@ async fn the_schema_can_be_made_by_hand() {
     let address = room().await;
     let schema = Locks::schema("mysql:").expect("it has one");
     admin(&address, &schema).await;
-    let locks = connect(&address).await;
+    // Said twice it does no harm.
+    admin(&address, &schema).await;
+    let (user, theirs) = poor_user(&address).await;
+    let rights = "SELECT, INSERT, UPDATE, DELETE";
+    admin(&address, &format!("GRANT {rights} ON {}.* TO {user}", database(&address))).await;
+    let locks = connect(&theirs).await;
     locks.lock("key").acquire().await.expect("a free key").release().await.expect("held");
+    admin(&address, &format!("DROP USER {user}")).await;
 }
 
 // ---- fences ------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-//! A connection of a pool for one job, which an outage cannot keep.
+//! A connection for one job, which an outage cannot keep.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
 use sqlx::{Connection, Error, MySql, MySqlConnection, MySqlPool};
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use super::error::{is_broken, is_full};
@@ -17,7 +19,68 @@ const ANSWER: Duration = Duration::from_secs(6);
 /// How long a connection that is in doubt may take for a sign of life.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// A connection of a pool for one job.
+/// Where connections come from: a pool of ours alone, or one that others use too.
+///
+/// The driver asks for a sign of life whenever a connection goes back into its pool, which is a
+/// message for each job. What nobody else wants is therefore kept here between two jobs.
+#[derive(Clone)]
+pub struct Lines(Arc<Inner>);
+
+struct Inner {
+    pool: MySqlPool,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    /// As many as the pool has connections: whoever has one finds a connection here, or the pool
+    /// can give it one.
+    turns: Arc<Semaphore>,
+    idle: Mutex<Vec<PoolConnection<MySql>>>,
+}
+
+impl Lines {
+    /// Of a pool that nobody else uses.
+    pub fn own(pool: MySqlPool) -> Self {
+        let count = pool.options().get_max_connections() as usize;
+        let kept = Kept { turns: Arc::new(Semaphore::new(count)), idle: Mutex::default() };
+        Lines(Arc::new(Inner { pool, kept: Some(kept) }))
+    }
+
+    /// Of a pool that others use too: each connection goes back after its job.
+    pub fn lent(pool: MySqlPool) -> Self {
+        Lines(Arc::new(Inner { pool, kept: None }))
+    }
+
+    /// The most connections that there can be.
+    pub fn count(&self) -> u32 {
+        self.0.pool.options().get_max_connections()
+    }
+}
+
+impl Inner {
+    fn idle(&self) -> Option<MutexGuard<'_, Vec<PoolConnection<MySql>>>> {
+        let kept = self.kept.as_ref()?;
+        Some(kept.idle.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn take_idle(&self) -> Option<PoolConnection<MySql>> {
+        self.idle()?.pop()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        while let Some(connection) = self.take_idle() {
+            match Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn(timeout(PULSE, connection.close()))),
+                // Nobody is there to say goodbye.
+                Err(_) => drop(connection.detach()),
+            }
+        }
+    }
+}
+
+/// A connection for one job.
 ///
 /// The driver waits for an answer for ever, also where a network swallows it; and again when the
 /// connection is given back, which keeps its place in the pool. So a job is [limited](in_time),
@@ -26,7 +89,9 @@ const PULSE: Duration = Duration::from_secs(1);
 /// go the same way.
 pub struct Line {
     connection: Option<PoolConnection<MySql>>,
-    pool: MySqlPool,
+    lines: Lines,
+    /// Given up after the connection was.
+    _turn: Option<OwnedSemaphorePermit>,
     heard: bool,
 }
 
@@ -37,20 +102,30 @@ impl Line {
     ///
     /// # Errors
     /// The driver's.
-    pub async fn open(pool: &MySqlPool) -> sqlx::Result<Self> {
+    pub async fn open(lines: &Lines) -> sqlx::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
-        let mut left = pool.options().get_acquire_timeout().as_millis() / PAUSE.as_millis();
-        loop {
-            match pool.acquire().await {
-                Ok(connection) => {
-                    let connection = Some(connection);
-                    return Ok(Line { connection, pool: pool.clone(), heard: false });
-                }
+        let (inner, wait) = (&lines.0, lines.0.pool.options().get_acquire_timeout());
+        let turn = match &inner.kept {
+            None => None,
+            Some(kept) => {
+                let turn = timeout(wait, kept.turns.clone().acquire_owned()).await;
+                turn.map_err(|_| Error::PoolTimedOut)?.ok()
+            }
+        };
+        let mut left = wait.as_millis() / PAUSE.as_millis();
+        let connection = loop {
+            if let Some(idle) = inner.take_idle() {
+                break idle;
+            }
+            match inner.pool.acquire().await {
+                Ok(connection) => break connection,
                 Err(error) if left > 0 && is_full(&error) => left -= 1,
                 Err(error) => return Err(error),
             }
             sleep(PAUSE).await;
-        }
+        };
+        let (connection, lines) = (Some(connection), lines.clone());
+        Ok(Line { connection, lines, _turn: turn, heard: false })
     }
 
     /// Says that every question was answered, so that others can have the connection. Also after
@@ -97,14 +172,21 @@ impl DerefMut for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
+        let inner = &self.lines.0;
+        if self.heard
+            && let Some(mut idle) = inner.idle()
+        {
+            idle.push(connection);
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return drop(connection.detach()) };
         if self.heard {
             runtime.spawn(give_back(connection));
             return;
         }
         // Without a word of goodbye: nobody may be there to hear it.
         drop(connection.detach());
-        while let Some(mut idle) = self.pool.try_acquire() {
+        while let Some(mut idle) = inner.take_idle().or_else(|| inner.pool.try_acquire()) {
             runtime.spawn(async move {
                 match timeout(PULSE, idle.ping()).await {
                     Ok(Ok(())) => give_back(idle).await,

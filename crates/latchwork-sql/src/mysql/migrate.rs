@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
 use tokio::time::timeout;
 
-use super::{Line, explain, in_time};
+use super::{Line, Lines, explain, in_time};
 use crate::{Error, Migration, Result};
 
 /// What every starting process takes for the length of its migrations; of one database only,
@@ -30,6 +30,21 @@ const DONE: &str = "SELECT MAX(version) FROM latchwork_migrations WHERE layer = 
 const RECORD: &str = "INSERT IGNORE INTO latchwork_migrations (layer, version, name, applied_at) \
     VALUES (?, ?, ?, UTC_TIMESTAMP(6))";
 
+/// All that [`migrate`] would do, as text for those who do it by hand: afterwards it finds everything
+/// there, and needs no right to create.
+pub fn script(layer: &str, steps: &[Migration]) -> String {
+    let mut script = format!("{TABLE};\n\n");
+    for Migration { version, name, sql } in steps {
+        script += sql;
+        // Names of layers and steps are ours, and have no quotes.
+        script += &format!(
+            "\nINSERT IGNORE INTO latchwork_migrations (layer, version, name, applied_at)\n    \
+             VALUES ('{layer}', {version}, '{name}', UTC_TIMESTAMP(6));\n"
+        );
+    }
+    script
+}
+
 /// Brings the schema of a layer up to date.
 ///
 /// A table is committed as soon as it is made, so steps must be harmless when they are repeated
@@ -41,7 +56,8 @@ const RECORD: &str = "INSERT IGNORE INTO latchwork_migrations (layer, version, n
 /// Permanent for missing rights; what the server says otherwise.
 pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Result<()> {
     let newest = steps.iter().map(|step| step.version).max().unwrap_or(0);
-    let mut line = Line::open(pool).await.map_err(explain)?;
+    let lines = Lines::lent(pool.clone());
+    let mut line = Line::open(&lines).await.map_err(explain)?;
     // Most starts find everything there, and need no right to create.
     let found = in_time(done(&mut line, layer)).await;
     line.heard(&found);
@@ -50,7 +66,7 @@ pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Resu
     }
     drop(line);
     // Not given back whatever becomes of it, so that nobody gets a session that has the turn.
-    let mut line = Line::open(pool).await.map_err(explain)?;
+    let mut line = Line::open(&lines).await.map_err(explain)?;
     timeout(LIMIT, make(&mut line, layer, steps))
         .await
         .map_err(|_| Error::temporary("the tables were not made in time", None))?

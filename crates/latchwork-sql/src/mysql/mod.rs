@@ -6,6 +6,6 @@ mod migrate;
 mod open;
 
 pub use error::{explain, is_broken, is_collision, is_duplicate, is_timeout};
-pub use line::{Line, in_time, is_silence};
-pub use migrate::migrate;
+pub use line::{Line, Lines, in_time, is_silence};
+pub use migrate::{migrate, script};
 pub use open::{Settings, check, open, options};

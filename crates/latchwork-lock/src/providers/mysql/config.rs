@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use latchwork_sql::mysql::{self, Settings};
+use latchwork_sql::mysql::{self, Lines, Settings};
 use sqlx::mysql::MySqlPool;
 
 use super::provider::MySqlLockProvider;
@@ -19,7 +19,7 @@ pub(super) async fn connect(address: &str) -> Result<MySqlLockProvider> {
     watcher::run(OPENING, async move {
         let pool =
             mysql::open(options, &Settings::default()).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool).await
+        provider(&pool, Lines::own(pool.clone())).await
     })
     .await
 }
@@ -28,14 +28,14 @@ pub(super) async fn connect(address: &str) -> Result<MySqlLockProvider> {
 pub(super) async fn from_pool(pool: MySqlPool) -> Result<MySqlLockProvider> {
     watcher::run(OPENING, async move {
         mysql::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool).await
+        provider(&pool, Lines::lent(pool.clone())).await
     })
     .await
 }
 
-async fn provider(pool: MySqlPool) -> Result<MySqlLockProvider> {
-    mysql::migrate(&pool, schema::LAYER, &schema::MIGRATIONS)
+async fn provider(pool: &MySqlPool, lines: Lines) -> Result<MySqlLockProvider> {
+    mysql::migrate(pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    Ok(MySqlLockProvider::of(Store::new(pool, SystemClock::shared(), Arc::new(Desk::default()))))
+    Ok(MySqlLockProvider::of(Store::new(lines, SystemClock::shared(), Arc::new(Desk::default()))))
 }

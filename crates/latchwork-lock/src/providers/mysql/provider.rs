@@ -9,7 +9,7 @@ use tokio::sync::watch::Sender;
 use super::error::NAME;
 use super::record::{self, Asker};
 use super::release::{Releases, release};
-use super::schema::MIGRATIONS;
+use super::schema::{LAYER, MIGRATIONS};
 use super::store::{Edit, Store};
 use super::{config, sweep, wait, watcher};
 use crate::rules::{CLAIM_WINDOW, Rules};
@@ -73,7 +73,7 @@ impl MySqlLockProvider {
 
     /// The tables as SQL, for those who let nobody but themselves create any.
     pub fn schema() -> String {
-        MIGRATIONS.iter().map(|step| step.sql).collect()
+        latchwork_sql::mysql::script(LAYER, &MIGRATIONS)
     }
 
     pub(super) fn of(store: Store) -> Self {

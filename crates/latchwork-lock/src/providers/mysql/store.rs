@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::mysql::{Line, in_time, is_broken, is_collision, is_duplicate, is_timeout};
+use latchwork_sql::mysql::{
+    Line, Lines, in_time, is_broken, is_collision, is_duplicate, is_timeout,
+};
 use parking_lot::Mutex;
-use sqlx::mysql::{MySql, MySqlPool, MySqlQueryResult, MySqlRow};
+use sqlx::mysql::{MySql, MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Execute, Executor};
 
 use super::record::{self, Asker, Record, Row};
@@ -26,7 +28,7 @@ const TRIES: usize = 8;
 const LABEL: usize = 512;
 
 pub(super) struct Store {
-    pub(super) pool: MySqlPool,
+    pub(super) lines: Lines,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Id,
@@ -56,12 +58,12 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(pool: MySqlPool, clock: Arc<dyn Clock>, desk: Arc<Desk>) -> Self {
+    pub(super) fn new(lines: Lines, clock: Arc<dyn Clock>, desk: Arc<Desk>) -> Self {
         let label = crate::process_label();
         let label: String =
             label.char_indices().take_while(|(at, _)| at + 4 <= LABEL).map(|(_, c)| c).collect();
         Store {
-            pool,
+            lines,
             clock,
             client: rand::random(),
             process: label.into(),
@@ -137,10 +139,10 @@ impl Store {
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
     /// reason to give up: nothing was changed by it yet.
     async fn begin(&self, name: &[u8]) -> Result<(Transaction, Moment, Record), Trouble> {
-        let mut left = self.pool.options().get_max_connections();
+        let mut left = self.lines.count();
         let mut made = false;
         loop {
-            let (tx, rows) = match Transaction::begin(&self.pool, name).await {
+            let (tx, rows) = match Transaction::begin(&self.lines, name).await {
                 Err(error) if left > 0 && is_broken(&error) => {
                     left -= 1;
                     continue;
@@ -301,10 +303,10 @@ impl Store {
 
     /// A connection that died while nobody used it is no reason to give up reading.
     pub(super) async fn read(&self, sql: String) -> sqlx::Result<Vec<MySqlRow>> {
-        let mut left = self.pool.options().get_max_connections();
+        let mut left = self.lines.count();
         loop {
             let query = sqlx::raw_sql(AssertSqlSafe(sql.clone()));
-            let mut line = Line::open(&self.pool).await?;
+            let mut line = Line::open(&self.lines).await?;
             let rows = in_time(line.fetch_all(query)).await;
             line.heard(&rows);
             match rows {
@@ -319,7 +321,7 @@ impl Store {
         &self,
         query: impl Execute<'q, MySql> + 'q,
     ) -> sqlx::Result<MySqlQueryResult> {
-        let mut line = Line::open(&self.pool).await?;
+        let mut line = Line::open(&self.lines).await?;
         let done = in_time(line.execute(query)).await;
         line.heard(&done);
         done

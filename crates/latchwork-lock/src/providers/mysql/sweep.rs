@@ -42,7 +42,7 @@ async fn try_sweep(store: &Store) -> sqlx::Result<()> {
     if let Some(highest) = unused.iter().map(|(_, fence)| *fence).max() {
         let names: Vec<&[u8]> = unused.iter().map(|(name, _)| name.as_slice()).collect();
         let words = AssertSqlSafe(schema::remove(&names, highest));
-        let mut line = Line::open(&store.pool).await?;
+        let mut line = Line::open(&store.lines).await?;
         let removed = in_time(line.execute(sqlx::raw_sql(words))).await;
         // After an error it may be in the middle of the transaction, and is not given back.
         if removed.is_ok() {

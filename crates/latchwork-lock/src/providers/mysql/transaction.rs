@@ -1,7 +1,7 @@
 //! One edit's transaction, on a connection that is given back clean or not at all.
 
-use latchwork_sql::mysql::{Line, in_time, is_broken};
-use sqlx::mysql::{MySqlPool, MySqlRow};
+use latchwork_sql::mysql::{Line, Lines, in_time, is_broken};
+use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Executor};
 
 use super::schema;
@@ -14,11 +14,8 @@ pub(super) struct Transaction {
 
 impl Transaction {
     /// Says the [first words](schema::begin) and hears how the key stands.
-    pub(super) async fn begin(
-        pool: &MySqlPool,
-        name: &[u8],
-    ) -> sqlx::Result<(Self, Vec<MySqlRow>)> {
-        let mut tx = Transaction { line: Line::open(pool).await? };
+    pub(super) async fn begin(lines: &Lines, name: &[u8]) -> sqlx::Result<(Self, Vec<MySqlRow>)> {
+        let mut tx = Transaction { line: Line::open(lines).await? };
         match tx.say(schema::begin(name)).await {
             Ok(rows) => Ok((tx, rows)),
             Err(error) => Err(tx.fail(error).await),
