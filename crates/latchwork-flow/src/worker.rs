@@ -121,7 +121,9 @@ impl<S: State> StateWorker<S> {
         }
         while self.is_going() {
             self.step().await?;
-            self.between_steps().await?;
+            if self.is_leaving() {
+                self.hand_back().await;
+            }
         }
         Ok(self.context.clone())
     }
@@ -307,17 +309,11 @@ impl<S: State> StateWorker<S> {
         error
     }
 
-    /// Between two actions: the one before may have taken longer than the lock lasts, and a runner
-    /// that stops wants to leave here.
-    async fn between_steps(&mut self) -> Result<()> {
-        if !self.is_going() {
-            return Ok(());
-        }
-        self.check_lock().await?;
-        if self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire)) {
-            self.hand_back().await;
-        }
-        Ok(())
+    /// Whether a runner that stops wants to leave between two actions.
+    fn is_leaving(&self) -> bool {
+        let leaving =
+            self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire));
+        leaving && self.is_going()
     }
 
     /// Ends this run between two actions, so that another process can go on at once.
