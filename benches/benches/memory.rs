@@ -6,16 +6,15 @@
 use std::future::ready;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use latchwork_benches::{
     Contender, DashMapOfMutexes, Goal, KeyMutex, KeyedLock, Latchwork, Lockable, Peer, Ratio,
-    Scale, Table, jain, percentile, race,
+    Round, Scale, Table, around, jain, percentile, race,
 };
 use latchwork_lock::blocking;
 use tokio::runtime::Runtime;
-use tokio::sync::{Barrier, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 
 const WAITERS: usize = 64;
@@ -246,66 +245,18 @@ struct Around {
 
 impl Around {
     fn of<P: Peer>(goal: Goal) -> Self {
-        let run = |runtime: &Runtime, grants| runtime.block_on(around::<P>(grants));
+        let run = |runtime: &Runtime, grants| {
+            let peer = P::new();
+            // They ask in the same poll in which they leave the barrier; nobody tells when the last
+            // one has, and the shares would only be a little less even.
+            let all_wait = || {
+                std::thread::sleep(Duration::from_millis(20));
+                ready(())
+            };
+            runtime.block_on(around(WAITERS, grants, |_| peer.clone(), all_wait))
+        };
         Around { name: P::NAME, run, goal, fair: vec![], p50: vec![], p99: vec![] }
     }
-}
-
-struct Round {
-    /// How often each task got the key.
-    shares: Vec<u64>,
-    /// From just before the unlock to just after the next lock; sorted.
-    hand_overs: Vec<f64>,
-}
-
-/// Tasks that all want the same key, again and again, until it was granted often enough.
-async fn around<P: Peer>(grants: u64) -> Round {
-    let peer = P::new();
-    let key: Arc<String> = Arc::new("order:1".to_owned());
-    let start = Instant::now();
-    let since = move || start.elapsed().as_nanos() as u64;
-    let granted = Arc::new(AtomicU64::new(0));
-    let unlocked_at = Arc::new(AtomicU64::new(0));
-    let here = Arc::new(Barrier::new(WAITERS + 1));
-
-    let mut tasks = JoinSet::new();
-    let all_queue = async {
-        for task in 0..WAITERS {
-            let (peer, key, here) = (peer.clone(), key.clone(), here.clone());
-            let (granted, unlocked_at) = (granted.clone(), unlocked_at.clone());
-            tasks.spawn(async move {
-                here.wait().await;
-                let (mut share, mut hand_overs, mut over) = (0, Vec::new(), false);
-                while !over {
-                    let inside = async {
-                        let waited = since() - unlocked_at.load(Ordering::Relaxed);
-                        over = granted.fetch_add(1, Ordering::Relaxed) >= grants;
-                        if !over {
-                            share += 1;
-                            hand_overs.push(waited as f64);
-                        }
-                        unlocked_at.store(since(), Ordering::Relaxed);
-                    };
-                    peer.with(&key, inside).await;
-                }
-                (task, share, hand_overs)
-            });
-        }
-        here.wait().await;
-        // They ask in the same poll in which they leave the barrier; nobody tells when the last
-        // one has, and the shares would only be a little less even.
-        std::thread::sleep(Duration::from_millis(20));
-        unlocked_at.store(since(), Ordering::Relaxed);
-    };
-    peer.with(&key, all_queue).await;
-
-    let mut round = Round { shares: vec![0; WAITERS], hand_overs: Vec::new() };
-    for (task, share, hand_overs) in tasks.join_all().await {
-        round.shares[task] = share;
-        round.hand_overs.extend(hand_overs);
-    }
-    round.hand_overs.sort_by(f64::total_cmp);
-    round
 }
 
 /// How long a value takes from one task to another that awaits it; sorted.

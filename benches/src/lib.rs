@@ -4,12 +4,22 @@
 //! meanwhile spoils it. So every figure is a ratio between neighbours in time: the contenders take
 //! turns, each round gives one ratio, and the median of these is told with its spread.
 
+mod around;
+mod killed;
+mod missing;
 mod peers;
 mod race;
 mod stats;
 mod table;
+mod tasks;
 
-pub use peers::{DashMapOfMutexes, KeyMutex, KeyedLock, Latchwork, Lockable, Peer};
+pub use around::{Round, around};
+pub use killed::{Killed, killed, play_the_holder};
+pub use missing::missing;
+pub use peers::{
+    DashMapOfMutexes, KeyMutex, KeyedLock, Latchwork, Lockable, Locking, Peer, Released,
+};
 pub use race::{Contender, Race, Scale, race};
 pub use stats::{Ratio, jain, percentile};
 pub use table::{Goal, Table};
+pub use tasks::tasks;

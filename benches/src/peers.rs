@@ -8,15 +8,18 @@ use std::sync::Arc;
 
 use latchwork_lock::{InMemoryLockProvider, Locks};
 
-/// One lock by key.
-pub trait Peer: Clone + Send + Sync + 'static {
+/// One lock by key, of one process.
+pub trait Peer: Locking {
     /// As it stands in the table.
     const NAME: &'static str;
 
     /// An empty set of locks.
     fn new() -> Self;
+}
 
-    /// Locks, does what is to be done inside, and unlocks by dropping the guard.
+/// Anything that locks by key.
+pub trait Locking: Clone + Send + Sync + 'static {
+    /// Locks, does what is to be done inside, and unlocks.
     fn with(
         &self,
         key: &str,
@@ -34,11 +37,26 @@ impl Peer for Latchwork {
     fn new() -> Self {
         Latchwork(Locks::new(InMemoryLockProvider::new()))
     }
+}
 
+impl Locking for Latchwork {
     #[expect(clippy::expect_used, reason = "a bench of locks that are not granted is none")]
     async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
         let _guard = self.0.lock(key).wait_forever().acquire().await.expect("granted");
         inside.await;
+    }
+}
+
+/// Ours in a database: the release is awaited, as those do who want to know.
+#[derive(Clone)]
+pub struct Released(pub Locks);
+
+impl Locking for Released {
+    #[expect(clippy::expect_used, reason = "a bench of locks that are not granted is none")]
+    async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
+        let guard = self.0.lock(key).wait_forever().acquire().await.expect("granted");
+        inside.await;
+        guard.release().await.expect("held to the end");
     }
 }
 
@@ -52,7 +70,9 @@ impl Peer for Lockable {
     fn new() -> Self {
         Lockable(Arc::new(lockable::LockPool::new()))
     }
+}
 
+impl Locking for Lockable {
     async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
         let _guard = self.0.async_lock(key.to_owned()).await;
         inside.await;
@@ -69,7 +89,9 @@ impl Peer for KeyedLock {
     fn new() -> Self {
         KeyedLock(Arc::new(keyed_lock::r#async::KeyedLock::new()))
     }
+}
 
+impl Locking for KeyedLock {
     async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
         let _guard = self.0.lock(key.to_owned()).await;
         inside.await;
@@ -86,7 +108,9 @@ impl Peer for KeyMutex {
     fn new() -> Self {
         KeyMutex(Arc::new(key_mutex::tokio::KeyMutex::new()))
     }
+}
 
+impl Locking for KeyMutex {
     async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
         let _guard = self.0.lock(key.to_owned()).await;
         inside.await;
@@ -104,7 +128,9 @@ impl Peer for DashMapOfMutexes {
     fn new() -> Self {
         DashMapOfMutexes(Arc::default())
     }
+}
 
+impl Locking for DashMapOfMutexes {
     async fn with(&self, key: &str, inside: impl Future<Output = ()> + Send) {
         // Apart, so that the shard is not locked over the await.
         let known = self.0.get(key).map(|mutex| mutex.clone());

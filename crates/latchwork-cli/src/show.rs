@@ -63,7 +63,7 @@ pub(crate) fn story(found: &Inspection) -> String {
 
 fn queue(waiters: &[Waiter]) -> String {
     let mut table = plain_table();
-    table.set_header(["NEXT", "WAITER", "PROCESS", "MODE", "SINCE", "NOTE"]);
+    table.set_header(["NEXT", "WAITER", "PROCESS", "MODE", "SINCE", "EXPECTED", "NOTE"]);
     for waiter in waiters {
         table.add_row([
             &waiter.position.to_string(),
@@ -71,6 +71,7 @@ fn queue(waiters: &[Waiter]) -> String {
             &waiter.process,
             &waiter.mode.to_string(),
             &ago(waiter.since),
+            &waiter.expected_wait.map_or("-".into(), |wait| format!("in {}", span::show(wait))),
             waiter.note.as_deref().unwrap_or("-"),
         ]);
     }

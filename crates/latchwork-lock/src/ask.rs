@@ -1,7 +1,7 @@
 //! One question to the provider, with patience (L17).
 
 use std::future::poll_fn;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::retry::Backoff;
@@ -10,73 +10,69 @@ use crate::{
     Wait,
 };
 
-impl Held {
-    /// The first look at a provider that answers in place; none from one that must be asked
-    /// properly.
-    #[inline]
-    pub(crate) fn ask_now(&self, waker: &Waker) -> Option<Poll<Result<Acquired>>> {
-        self.locks.provider().poll_acquire(&self.request, false, waker)
-    }
+/// What a provider said.
+pub(crate) enum Answer {
+    /// The lease is held, and its grant is noted where it stays: it is too large to be handed about.
+    Granted,
+    /// Somebody else has the key.
+    Taken(Option<Box<Holder>>),
+    /// It could not be asked.
+    Failed(Error),
+    /// It does not answer in place: it must be asked properly.
+    NotInPlace,
+}
 
+impl Held {
     /// Asks for the lease and waits for it. The inner result is the answer, its error always that
     /// somebody else has the key.
     #[inline]
     pub(crate) async fn ask(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
-        let mut first = None;
-        let granted = poll_fn(|cx| {
-            match self.ask_now(cx.waker()) {
-                Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
-                    self.granted(grant);
-                    return Poll::Ready(true);
-                }
-                other => first = other,
-            }
-            Poll::Ready(false)
-        })
-        .await;
-        if granted {
-            return Ok(Ok(self));
+        match poll_fn(|cx| Poll::Ready(self.look(false, cx.waker()))).await {
+            Poll::Ready(Answer::Granted) => Ok(Ok(self)),
+            first => self.go_on(first, true).await,
         }
-        self.go_on(first, true).await
+    }
+
+    /// Asks a provider that answers in place, or looks `again` whether there is an answer by now.
+    #[inline]
+    pub(crate) fn look(&mut self, again: bool, waker: &Waker) -> Poll<Answer> {
+        match self.locks.provider().poll_acquire(&self.request, again, waker) {
+            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
+                self.granted(grant);
+                Poll::Ready(Answer::Granted)
+            }
+            Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(Ok(Acquired::Taken(holder)))) => Poll::Ready(Answer::Taken(holder)),
+            Some(Poll::Ready(Err(error))) => Poll::Ready(Answer::Failed(error)),
+            None => Poll::Ready(Answer::NotInPlace),
+        }
     }
 
     /// Goes on after the first look; `awaited` when that look left the waker of this very task.
     pub(crate) async fn go_on(
-        mut self: Box<Self>,
-        first: Option<Poll<Result<Acquired>>>,
+        self: Box<Self>,
+        first: Poll<Answer>,
         mut awaited: bool,
     ) -> Result<Result<Box<Self>>> {
-        let answer = match first {
-            None => return Box::pin(self.ask_patiently()).await,
-            Some(Poll::Ready(answer)) => answer?,
-            Some(Poll::Pending) => {
-                let abandoned = Abandoned::new(&self.locks, &self.request);
-                let provider = self.locks.provider();
-                let again = |cx: &mut Context<'_>| {
+        let (held, answer) = match first {
+            Poll::Ready(answer) => (self, answer),
+            Poll::Pending => {
+                let mut queued = Queued(Some(self));
+                let answer = poll_fn(|cx| {
                     if std::mem::take(&mut awaited) {
                         return Poll::Pending;
                     }
-                    let answer = provider.poll_acquire(&self.request, true, cx.waker());
-                    answer.unwrap_or_else(|| {
-                        Poll::Ready(Err(Error::backend(
-                            provider.name(),
-                            "waiting",
-                            "it put a request into its queue and then forgot how to answer it",
-                            None,
-                        )))
-                    })
-                };
-                let answer = poll_fn(again).await;
-                abandoned.disarm();
-                answer?
+                    queued.look(cx.waker())
+                })
+                .await;
+                (queued.leave(), answer)
             }
         };
         match answer {
-            Acquired::Granted(grant) => {
-                self.granted(grant);
-                Ok(Ok(self))
-            }
-            Acquired::Taken(holder) => Ok(Err(self.taken(self.request.wait, holder))),
+            Answer::Granted => Ok(Ok(held)),
+            Answer::Taken(holder) => Ok(Err(held.taken(held.request.wait, holder))),
+            Answer::Failed(error) => Err(error),
+            Answer::NotInPlace => Box::pin(held.ask_patiently()).await,
         }
     }
 
@@ -162,6 +158,28 @@ impl Error {
         match self.kind() {
             ErrorKind::LockAcquisition { .. } => Ok(None),
             _ => Err(self),
+        }
+    }
+}
+
+/// A request in the queue of a provider that answers in place: dropped, it leaves the queue.
+struct Queued(Option<Box<Held>>);
+
+impl Queued {
+    fn look(&mut self, waker: &Waker) -> Poll<Answer> {
+        self.0.as_mut().map_or(Poll::Pending, |held| held.look(true, waker))
+    }
+
+    fn leave(mut self) -> Box<Held> {
+        let Some(held) = self.0.take() else { unreachable!("only this takes it, and itself") };
+        held
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if let Some(held) = &self.0 {
+            held.locks.provider().release_later(held.proof());
         }
     }
 }

@@ -21,10 +21,11 @@ use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::ask::Answer;
 use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
 use crate::{
-    Acquired, Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
-    LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
+    Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig, LockProvider,
+    LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
 };
 
 /// The request is asked on a thread.
@@ -170,8 +171,8 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
         self.needs_guard()?;
         let mut held = self.question()?;
         // Most often the answer is there at once, and no runtime is needed to wait for it.
-        match held.ask_now(Waker::noop()) {
-            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => held.granted(grant),
+        match held.look(false, Waker::noop()) {
+            Poll::Ready(Answer::Granted) => {}
             first => held = block_on(held.go_on(first, false))??,
         }
         match self.renewal {

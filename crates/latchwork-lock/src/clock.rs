@@ -40,9 +40,11 @@ impl Moment {
 
     /// This moment and a span after it; [`Moment::NEVER`] when that is too far.
     #[must_use]
-    pub fn after(self, span: Duration) -> Self {
-        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        Moment(self.0.saturating_add(nanos))
+    #[inline]
+    pub const fn after(self, span: Duration) -> Self {
+        // By halves, because the whole of a span in nanoseconds would be a number of 128 bits.
+        let nanos = span.as_secs().saturating_mul(1_000_000_000);
+        Moment(self.0.saturating_add(nanos).saturating_add(span.subsec_nanos() as u64))
     }
 
     /// How long from `earlier` to this moment; zero when it is not earlier.
@@ -64,6 +66,20 @@ pub type JumpHook = Arc<dyn Fn() + Send + Sync>;
 pub trait Clock: Send + Sync + 'static {
     /// The moment by which leases are judged.
     fn now(&self) -> Moment;
+
+    /// A moment that is never later than now, and usually less than [`lag`](Self::lag) before it.
+    ///
+    /// Enough to begin a lease by, since trust may begin too early but not too late, and several
+    /// times cheaper than [`now`](Self::now) where that is a look at the hardware.
+    fn recent(&self) -> Moment {
+        self.now()
+    }
+
+    /// How far behind [`recent`](Self::recent) usually is at most. Nothing that must be safe
+    /// rests on it.
+    fn lag(&self) -> Duration {
+        Duration::ZERO
+    }
 
     /// The wall clock, for people and records. It may jump.
     fn wall(&self) -> DateTime<Utc>;
@@ -98,9 +114,18 @@ impl Clock for SystemClock {
         let clock = rustix::time::ClockId::Boottime;
         #[cfg(not(target_os = "linux"))]
         let clock = rustix::time::ClockId::Monotonic;
-        let t = rustix::time::clock_gettime(clock);
-        // Neither part of a time since boot is ever negative.
-        Moment(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+        Moment(nanos(clock))
+    }
+
+    #[cfg(target_os = "linux")]
+    #[inline]
+    fn recent(&self) -> Moment {
+        tick::recent()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn lag(&self) -> Duration {
+        tick::LAG
     }
 
     fn wall(&self) -> DateTime<Utc> {
@@ -122,6 +147,52 @@ impl Clock for SystemClock {
                 tokio::time::sleep(left.min(LONGEST_NAP)).await;
             }
         })
+    }
+}
+
+#[inline]
+fn nanos(clock: rustix::time::ClockId) -> u64 {
+    let t = rustix::time::clock_gettime(clock);
+    // Neither part of a time since boot is ever negative.
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The time at the kernel's last tick.
+#[cfg(target_os = "linux")]
+mod tick {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::{Clock, Moment, SystemClock, nanos};
+
+    /// Two ticks of the slowest kernel in use.
+    pub(super) const LAG: Duration = Duration::from_millis(20);
+
+    /// What this thread saw last.
+    #[derive(Clone, Copy)]
+    struct Seen {
+        /// The kernel's tick, which is read from memory and not from the hardware.
+        tick: u64,
+        /// A reading of the real clock since that tick.
+        at: Moment,
+    }
+
+    thread_local! {
+        static SEEN: Cell<Seen> = const { Cell::new(Seen { tick: 0, at: Moment(0) }) };
+    }
+
+    /// The reading that belongs to the current tick. A suspend begins a new one, so a reading from
+    /// before it is not used after it.
+    #[inline]
+    pub(super) fn recent() -> Moment {
+        let tick = nanos(rustix::time::ClockId::MonotonicCoarse);
+        let seen = SEEN.get();
+        if seen.tick == tick {
+            return seen.at;
+        }
+        let at = SystemClock.now();
+        SEEN.set(Seen { tick, at });
+        at
     }
 }
 
@@ -243,6 +314,18 @@ mod tests {
         assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
         assert_eq!(Moment(5).after(Duration::MAX), Moment::NEVER);
         assert_eq!(Moment(5).since(Moment(9)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_recent_moment_is_never_in_the_future_and_goes_on() {
+        let start = SystemClock.recent();
+        loop {
+            let recent = SystemClock.recent();
+            assert!(recent <= SystemClock.now());
+            if recent > start {
+                return;
+            }
+        }
     }
 
     #[tokio::test]

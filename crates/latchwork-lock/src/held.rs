@@ -117,7 +117,7 @@ impl Held {
 
     #[inline]
     fn start_time(&mut self) {
-        self.request.sent_at = self.locks.clock().now();
+        self.request.sent_at = self.locks.clock().recent();
         self.since = self.request.sent_at;
     }
 

@@ -28,6 +28,7 @@
 
 pub mod blocking;
 
+mod any_provider;
 mod ask;
 mod capability;
 mod clock;
@@ -37,6 +38,8 @@ mod error;
 mod fence_gate;
 mod guard;
 mod guard_set;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod handed;
 mod held;
 mod key;
 mod lease;
@@ -49,6 +52,7 @@ mod request;
 mod retry;
 mod rules;
 
+pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};
 pub use clock::{Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
 pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};
@@ -61,12 +65,18 @@ pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
+#[cfg(feature = "etcd")]
+pub use providers::etcd::EtcdLockProvider;
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
+#[cfg(feature = "mysql")]
+pub use providers::mysql::{MySqlFenceGate, MySqlLockProvider};
 pub use providers::noop::NoOpLockProvider;
 #[cfg(feature = "postgres")]
 pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
+#[cfg(feature = "redis")]
+pub use providers::redis::RedisLockProvider;
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

@@ -61,8 +61,8 @@ impl Locks {
     pub fn new(provider: impl LockProvider) -> Self {
         Locks {
             inner: Arc::new(Inner {
-                capabilities: provider.capabilities(),
-                clock: provider.clock(),
+                capabilities: LockProvider::capabilities(&provider),
+                clock: LockProvider::clock(&provider),
                 provider: Arc::new(provider),
                 prefix: DEFAULT_PREFIX.into(),
                 owner: None,

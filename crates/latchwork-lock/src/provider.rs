@@ -197,6 +197,8 @@ pub trait LockProvider: Send + Sync + 'static {
 /// [`LockProvider`] in the form that can stand behind a pointer; made by the blanket impl below.
 pub(crate) trait DynLockProvider: Send + Sync {
     fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+    fn clock(&self) -> Arc<dyn Clock>;
     fn poll_acquire(
         &self,
         request: &AcquireRequest,
@@ -228,6 +230,12 @@ pub(crate) trait DynLockProvider: Send + Sync {
 impl<P: LockProvider> DynLockProvider for P {
     fn name(&self) -> &'static str {
         LockProvider::name(self)
+    }
+    fn capabilities(&self) -> Capabilities {
+        LockProvider::capabilities(self)
+    }
+    fn clock(&self) -> Arc<dyn Clock> {
+        LockProvider::clock(self)
     }
     fn poll_acquire(
         &self,

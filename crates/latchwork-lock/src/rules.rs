@@ -34,7 +34,8 @@ pub(crate) struct Party<X> {
 /// One grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Held<X> {
-    pub(crate) party: Party<X>,
+    /// On its own, since it goes from hand to hand: into the queue, out of it, and out again.
+    pub(crate) party: Box<Party<X>>,
     pub(crate) fence: Fence,
     pub(crate) previous: Option<Fence>,
     pub(crate) expires: Moment,
@@ -52,7 +53,7 @@ impl<X> Held<X> {
 #[derive(Debug)]
 pub(crate) struct Rules<X> {
     pub(crate) holders: SmallVec<[Held<X>; 1]>,
-    pub(crate) queue: VecDeque<Party<X>>,
+    pub(crate) queue: VecDeque<Box<Party<X>>>,
     pub(crate) last_fence: Option<Fence>,
 }
 
@@ -82,11 +83,12 @@ impl<X> Rules<X> {
     /// [`admit`](Self::admit).
     pub(crate) fn ask(
         &mut self,
-        party: Party<X>,
+        party: impl Into<Box<Party<X>>>,
         wait: bool,
         now: Moment,
         next_fence: &mut impl FnMut() -> Fence,
     ) -> Verdict {
+        let party = party.into();
         // The answer got lost, and the request is asked again (L17).
         if let Some(held) = self.holder_mut(party.id) {
             if !held.claimed {
@@ -158,7 +160,7 @@ impl<X> Rules<X> {
     }
 
     /// Takes a request out of the queue.
-    pub(crate) fn leave(&mut self, id: Id) -> Option<Party<X>> {
+    pub(crate) fn leave(&mut self, id: Id) -> Option<Box<Party<X>>> {
         let at = self.queue.iter().position(|w| w.id == id)?;
         self.queue.remove(at)
     }
@@ -228,7 +230,7 @@ impl<X> Rules<X> {
 
     fn grant(
         &mut self,
-        mut party: Party<X>,
+        mut party: Box<Party<X>>,
         now: Moment,
         claimed: bool,
         next_fence: &mut impl FnMut() -> Fence,
@@ -263,6 +265,11 @@ impl Reporter {
         Reporter { now, wall }
     }
 
+    /// For leases that begin this much after the moment at which they were granted.
+    pub(crate) fn ahead(self, lag: Duration) -> Self {
+        Reporter { now: self.now.after(lag), ..self }
+    }
+
     fn at(&self, moment: Moment) -> DateTime<Utc> {
         wall_at(self.wall, self.now, moment)
     }
@@ -293,9 +300,10 @@ impl Reporter {
             mode: party.mode,
             position: at + 1,
             since: self.at(party.since),
+            expected_wait: None,
             note: party.note.as_deref().map(str::to_owned),
         };
-        Inspection {
+        let found = Inspection {
             key: key.to_owned(),
             holders: rules
                 .holders
@@ -303,8 +311,9 @@ impl Reporter {
                 .filter(|h| h.expires > self.now)
                 .map(|h| self.holder(h, process(&h.party.extra)))
                 .collect(),
-            waiters: rules.queue.iter().enumerate().map(waiter).collect(),
-        }
+            waiters: rules.queue.iter().map(|party| &**party).enumerate().map(waiter).collect(),
+        };
+        found.with_expected_waits(self.wall)
     }
 }
 

@@ -11,6 +11,9 @@ fn main() {
     suites.extend(file());
     suites.extend(sqlite());
     suites.extend(postgres());
+    suites.extend(mysql());
+    suites.extend(etcd());
+    suites.extend(redis());
     latchwork_contract::lock::main(suites)
 }
 
@@ -132,4 +135,93 @@ fn postgres() -> Vec<Suite> {
 #[cfg(not(feature = "postgres"))]
 fn postgres() -> Vec<Suite> {
     Vec::new()
+}
+
+/// In a database of its own for each case.
+#[cfg(feature = "mysql")]
+fn mysql() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{MySqlLockProvider, Token};
+    use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_MARIADB") else {
+        let hint = "no server; `scripts/services up mariadb` starts one";
+        return Some(missing("mysql", hint));
+    };
+    Some(suite("mysql", move || {
+        let server = server.clone();
+        async move {
+            let name = format!("case_{:x}", Token::random().expose());
+            let mut admin = MySqlConnection::connect(&server).await.expect("the server is there");
+            let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}")));
+            made.execute(&mut admin).await.expect("a room for one case");
+            admin.close().await.expect("closed");
+            let (base, _) = server.rsplit_once('/').expect("it names a database");
+            let address = format!("{base}/{name}");
+            Bench::new(move || {
+                let address = address.clone();
+                async move { MySqlLockProvider::connect(&address).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "mysql"))]
+fn mysql() -> Option<Suite> {
+    None
+}
+
+/// Under a prefix of its own for each case; on one member, and on three.
+#[cfg(feature = "etcd")]
+fn etcd() -> Vec<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{EtcdLockProvider, Token};
+    use std::time::Duration;
+
+    let over = |name, variable| {
+        let Ok(server) = std::env::var(variable) else {
+            return missing(name, format!("no server; `scripts/services up {name}` starts one"));
+        };
+        suite(name, move || {
+            let address = format!("{server}/case-{:x}", Token::random().expose());
+            let connect = move || {
+                let address = address.clone();
+                async move { EtcdLockProvider::connect(&address).await }
+            };
+            // Its leases count in seconds: half of a span must be longer than they are late.
+            std::future::ready(Bench::new(connect).unit(Duration::from_millis(1_500)))
+        })
+        .of("etcd")
+    };
+    vec![over("etcd", "LATCHWORK_TEST_ETCD"), over("etcd3", "LATCHWORK_TEST_ETCD3")]
+}
+
+#[cfg(not(feature = "etcd"))]
+fn etcd() -> Vec<Suite> {
+    Vec::new()
+}
+
+/// One server for all cases: their keys are their own.
+#[cfg(feature = "redis")]
+fn redis() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::RedisLockProvider;
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
+        return Some(missing("redis", "no server; `scripts/services up redis` starts one"));
+    };
+    Some(suite("redis", move || {
+        let server = server.clone();
+        async move {
+            Bench::new(move || {
+                let server = server.clone();
+                async move { RedisLockProvider::connect(&server).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis() -> Option<Suite> {
+    None
 }

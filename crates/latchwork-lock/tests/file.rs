@@ -7,183 +7,92 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use latchwork_lock::{
     AcquireRequest, Acquired, FileLockProvider, Key, Lease, LockProvider, Locks, Mode, PageRequest,
     Token, Wait, blocking,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use support::child::{hold, say, told};
+use support::log::kill_at_any_instant;
+use support::{Child, Part, Signal, secs, until};
 
 // ---- the other process -------------------------------------------------------------------------
-
-/// This test binary once more, in the part that `LATCHWORK_FILE_CHILD` names.
-struct Child {
-    process: std::process::Child,
-    said: Receiver<String>,
-}
-
-impl Child {
-    fn start(part: &str, dir: &Path, key: &str, ttl: Duration) -> Child {
-        let program = std::env::current_exe().expect("this program");
-        Self::start_as(Command::new(program), part, dir, key, ttl)
-    }
-
-    fn start_as(mut run: Command, part: &str, dir: &Path, key: &str, ttl: Duration) -> Child {
-        let mut process = run
-            .args(["--exact", "child_process", "--nocapture"])
-            .env("LATCHWORK_FILE_CHILD", part)
-            .env("LATCHWORK_FILE_DIR", dir)
-            .env("LATCHWORK_FILE_KEY", key)
-            .env("LATCHWORK_FILE_TTL", ttl.as_millis().to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        let (tell, said) = channel();
-        std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                // The harness writes on the same line.
-                if let Some((_, word)) = line.split_once("@ ") {
-                    let _ = tell.send(word.to_owned());
-                }
-            }
-        });
-        Child { process, said }
-    }
-
-    fn hold(dir: &Path, key: &str, ttl: Duration) -> (Child, u64) {
-        let child = Child::start("hold", dir, key, ttl);
-        let fence = child.hear("held");
-        (child, fence.parse().expect("a fence"))
-    }
-
-    /// Waits for a word, and gives what was said with it.
-    fn hear(&self, word: &str) -> String {
-        let said = self.said.recv_timeout(secs(20)).unwrap_or_else(|_| panic!("no {word:?}"));
-        let rest = said.strip_prefix(word).unwrap_or_else(|| panic!("{said:?} and not {word:?}"));
-        rest.trim().to_owned()
-    }
-
-    fn tell(&mut self, line: &str) {
-        let to = self.process.stdin.as_mut().expect("piped");
-        writeln!(to, "{line}").expect("told");
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, signal).expect("signalled");
-    }
-
-    fn kill(mut self) {
-        self.signal(Signal::KILL);
-        self.process.wait().expect("ended");
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 /// Not a test of its own: what [`Child`] runs.
 #[test]
 fn child_process() {
-    let Ok(part) = std::env::var("LATCHWORK_FILE_CHILD") else { return };
-    let var = |name: &str| std::env::var(name).expect("set by the parent");
-    let dir = PathBuf::from(var("LATCHWORK_FILE_DIR"));
-    let key = var("LATCHWORK_FILE_KEY");
-    let ttl = Duration::from_millis(var("LATCHWORK_FILE_TTL").parse().expect("a number"));
-    let open = |dir: &Path| blocking::Locks::connect(&address(dir));
-    match part.as_str() {
-        "hold" | "wait" => {
-            let builder = FileLockProvider::builder(&dir);
-            let builder = match std::env::var("LATCHWORK_FILE_COMPANION") {
-                Ok(pid) => builder.companion(pid.parse().expect("a number")),
-                Err(_) => builder,
-            };
-            let locks = blocking::Locks::new(builder.open().expect("a directory"));
-            let request = locks.lock(&key).ttl(ttl);
-            let request = if part == "wait" { request.wait(secs(60)) } else { request };
-            let guard = request.acquire().expect("acquired");
-            say(&format!("held {}", guard.fence()));
-            // Until it is told to, or the parent is gone.
-            let mut line = String::new();
-            if std::io::stdin().read_line(&mut line).is_ok_and(|n| n > 0) {
-                let answer = guard.release();
-                say(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
+    support::child::play(|part| {
+        let dir = Path::new(part.address.strip_prefix("file://").expect("a directory"));
+        match part.name.as_str() {
+            "companion" => {
+                let pid = part.place.parse().expect("a number");
+                let builder = FileLockProvider::builder(dir).companion(pid);
+                let locks = blocking::Locks::new(builder.open().expect("a directory"));
+                hold(locks.lock(&part.key).ttl(part.ttl).acquire().expect("acquired"));
             }
-        }
-        "loop" => {
-            let locks = open(&dir).expect("a directory");
-            say("ready");
-            let mut log = OpenOptions::new().append(true).open(dir.join("log")).expect("a log");
-            let me = std::process::id();
-            loop {
-                let guard = locks.lock(&key).ttl(ttl).wait(secs(60)).acquire().expect("acquired");
-                let fence = guard.fence();
-                log.write_all(format!("enter {fence} {me}\n").as_bytes()).expect("written");
-                std::thread::sleep(Duration::from_micros(u64::from(me % 7) * 300));
-                log.write_all(format!("leave {fence} {me}\n").as_bytes()).expect("written");
-                guard.release().expect("held to the end");
+            "open" => {
+                let answer = blocking::Locks::connect(&part.address).and_then(|locks| {
+                    locks.lock(&part.key).acquire().map(|guard| drop(guard.release()))
+                });
+                say(&match answer {
+                    Ok(()) => "opened ok".to_owned(),
+                    Err(error) => format!("opened {} {error}", error.code()),
+                });
             }
-        }
-        "lease" => {
-            let locks = open(&dir).expect("a directory");
-            let guard = locks.lock(&key).ttl(ttl).acquire().expect("acquired");
-            let lease = guard.into_lease().expect("a lease");
-            say(&format!("lease {}", serde_json::to_string(&lease).expect("serialises")));
-        }
-        "open" => {
-            let answer = open(&dir).and_then(|locks| {
-                locks.lock(&key).ttl(ttl).acquire().map(|guard| drop(guard.release()))
-            });
-            say(&match answer {
-                Ok(()) => "opened ok".to_owned(),
-                Err(error) => format!("opened {} {error}", error.code()),
-            });
-        }
-        "exhaust" => {
-            let locks = open(&dir).expect("a directory");
-            locks.lock(&key).acquire().expect("free").release().expect("released");
-            let mut all = Vec::new();
-            while let Ok(file) = fs::File::open("/dev/null") {
-                all.push(file);
+            "exhaust" => exhaust(&locks(dir), &part.key),
+            "rounds" => {
+                say("ready");
+                while let Some(line) = told() {
+                    let locks = locks(&dir.join(line));
+                    let guard = locks.lock(&part.key).ttl(part.ttl).wait(secs(20)).acquire();
+                    let guard = guard.expect("acquired");
+                    let fence = guard.fence();
+                    guard.release().expect("released");
+                    say(&format!("fence {fence}"));
+                }
             }
-            let error = locks.lock(&key).acquire().expect_err("no descriptor is left");
-            drop(all);
-            say(&format!("exhausted {} {error}", error.code()));
-            let again = locks.lock(&key).acquire();
-            say(&format!("again {}", again.map_or_else(|e| e.code(), |_| "ok")));
+            _ => return false,
         }
-        "rounds" => {
-            say("ready");
-            for line in std::io::stdin().lines().map_while(Result::ok) {
-                let locks = open(&dir.join(line)).expect("a directory");
-                let guard = locks.lock(&key).ttl(ttl).wait(secs(20)).acquire().expect("acquired");
-                let fence = guard.fence();
-                guard.release().expect("released");
-                say(&format!("fence {fence}"));
-            }
-        }
-        other => panic!("no part {other}"),
-    }
+        true
+    });
 }
 
-fn say(line: &str) {
-    println!("@ {line}");
+/// Opens files until the limit is reached, and asks for a lock then.
+fn exhaust(locks: &blocking::Locks, key: &str) {
+    locks.lock(key).acquire().expect("free").release().expect("released");
+    let mut all = Vec::new();
+    while let Ok(file) = fs::File::open("/dev/null") {
+        all.push(file);
+    }
+    let error = locks.lock(key).acquire().expect_err("no descriptor is left");
+    drop(all);
+    say(&format!("exhausted {} {error}", error.code()));
+    let again = locks.lock(key).acquire();
+    say(&format!("again {}", again.map_or_else(|e| e.code(), |_| "ok")));
+}
+
+fn part(name: &str, dir: &Path, key: &str, ttl: Duration) -> Part {
+    Part::new(name, &address(dir), key, ttl)
+}
+
+fn child(name: &str, dir: &Path, key: &str, ttl: Duration) -> Child {
+    part(name, dir, key, ttl).start()
+}
+
+fn holder(dir: &Path, key: &str, ttl: Duration) -> (Child, u64) {
+    Child::hold(&address(dir), key, ttl)
 }
 
 // ---- helpers -----------------------------------------------------------------------------------
@@ -198,10 +107,6 @@ async fn connect(dir: &Path) -> Locks {
 
 fn locks(dir: &Path) -> blocking::Locks {
     blocking::Locks::connect(&address(dir)).expect("a directory")
-}
-
-fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
 }
 
 fn temp() -> tempfile::TempDir {
@@ -233,15 +138,6 @@ fn replace(path: &Path, from: &str, to: &str) {
     let text = fs::read_to_string(path).expect("reads");
     assert!(text.contains(from), "{from} is not in {text}");
     fs::write(path, text.replace(from, to)).expect("written");
-}
-
-/// A bounded wait for a condition.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !done() {
-        assert!(began.elapsed() < secs(20), "never: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn waiters(locks: &blocking::Locks, key: &str) -> usize {
@@ -300,24 +196,10 @@ async fn the_front_door_works() {
 }
 
 #[test]
-fn two_processes_exclude_each_other() {
-    let dir = temp();
-    let locks = locks(dir.path());
-    let (mut child, fence) = Child::hold(dir.path(), "k", secs(60));
-    let error = locks.lock("k").acquire().expect_err("taken");
-    assert_eq!(error.code(), "lock_taken");
-    assert!(error.to_string().contains(&child.process.id().to_string()), "{error}");
-    child.tell("release");
-    assert_eq!(child.hear("released"), "ok");
-    let guard = locks.lock("k").acquire().expect("free");
-    assert!(guard.fence().get() > fence);
-}
-
-#[test]
 fn a_killed_holder_frees_at_once() {
     let dir = temp();
     let locks = locks(dir.path());
-    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    let (child, fence) = holder(dir.path(), "k", secs(600));
     let waiting = std::thread::spawn({
         let locks = locks.clone();
         move || locks.lock("k").wait(secs(60)).acquire().map(|guard| guard.fence().get())
@@ -336,9 +218,8 @@ fn a_lease_lives_while_a_companion_does() {
     let dir = temp();
     let locks = locks(dir.path());
     let mut companion = Command::new("sleep").arg("600").spawn().expect("started");
-    let mut run = Command::new(std::env::current_exe().expect("this program"));
-    run.env("LATCHWORK_FILE_COMPANION", companion.id().to_string());
-    let child = Child::start_as(run, "hold", dir.path(), "k", secs(600));
+    let part = part("companion", dir.path(), "k", secs(600));
+    let child = part.writing_to(&companion.id().to_string()).start();
     child.hear("held");
     child.kill();
     let taken = locks.lock("k").wait(Duration::from_millis(600)).acquire().expect_err("held");
@@ -352,50 +233,19 @@ fn a_lease_lives_while_a_companion_does() {
     assert_eq!(gone.expect_err("it is dead").code(), "invalid_argument");
 }
 
-#[test]
-fn kills_at_any_instant_leave_order() {
-    kill_at_any_instant(&temp());
-}
-
-/// Where syncing costs nothing, edits are many more.
+/// Where syncing costs nothing, edits are many more; and no dead process is waited for.
 #[test]
 fn kills_at_any_instant_leave_order_in_memory() {
-    match tempfile::tempdir_in("/dev/shm") {
-        Ok(dir) => kill_at_any_instant(&dir),
-        Err(error) => println!("SKIPPED kills_at_any_instant_leave_order_in_memory: {error}"),
-    }
-}
-
-fn kill_at_any_instant(dir: &tempfile::TempDir) {
-    fs::write(dir.path().join("log"), "").expect("written");
-    let start = || Child::start("loop", dir.path(), "k", secs(600));
-    let mut children: Vec<Child> = (0..4).map(|_| start()).collect();
-    children.iter().for_each(|c| drop(c.hear("ready")));
-    let began = Instant::now();
-    let mut kills = 0;
-    while began.elapsed() < secs(3) {
-        // A different instant each time; where in its loop that hits nobody knows.
-        std::thread::sleep(Duration::from_micros(5_000 + 1_117 * (kills % 41)));
-        let victim = (kills % 4) as usize;
-        std::mem::replace(&mut children[victim], start()).kill();
-        kills += 1;
-    }
-    children.into_iter().for_each(Child::kill);
-
-    let log = fs::read_to_string(dir.path().join("log")).expect("reads");
-    let (mut last, mut inside) = (0, None);
-    for line in log.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        let fence: u64 = words[1].parse().expect("a fence");
-        if words[0] == "enter" {
-            assert!(fence > last, "fences grow: {line}");
-            (last, inside) = (fence, Some(fence)); // whoever was inside was killed there
-        } else {
-            assert_eq!(inside.take(), Some(fence), "somebody else came in: {line}");
+    let dir = match tempfile::tempdir_in("/dev/shm") {
+        Ok(dir) => dir,
+        Err(error) => {
+            println!("SKIPPED kills_at_any_instant_leave_order_in_memory: {error}");
+            return;
         }
-    }
-    println!("{kills} kills, {} entries", log.lines().filter(|l| l.starts_with("enter")).count());
-    assert!(kills > 10 && last > 0);
+    };
+    let log = dir.path().join("log").display().to_string();
+    let part = part("loop", dir.path(), "k", secs(600)).writing_to(&log);
+    let last = kill_at_any_instant(&part, 4, Duration::from_millis(5));
     let locks = locks(dir.path());
     let guard = locks.lock("k").wait(secs(10)).acquire().expect("no damage, nobody left");
     assert!(guard.fence().get() > last);
@@ -405,28 +255,13 @@ fn kill_at_any_instant(dir: &tempfile::TempDir) {
 }
 
 #[test]
-fn a_stopped_holder_expires_and_learns_of_it() {
-    let dir = temp();
-    let locks = locks(dir.path());
-    let (mut child, fence) = Child::hold(dir.path(), "k", Duration::from_millis(400));
-    child.signal(Signal::STOP);
-    let guard = locks.lock("k").wait(secs(20)).acquire().expect("it ran out");
-    assert!(guard.fence().get() > fence);
-    child.signal(Signal::CONT);
-    child.tell("release");
-    let code = child.hear("released");
-    assert!(code == "lock_expired" || code == "lock_lost", "{code}");
-    guard.release().expect("not touched by the late one");
-}
-
-#[test]
 fn a_stopped_waiter_does_not_block_the_queue() {
     let dir = temp();
     let locks = locks(dir.path());
     let guard = locks.lock("k").ttl(secs(600)).acquire().expect("free");
-    let mut first = Child::start("wait", dir.path(), "k", secs(600));
+    let mut first = child("wait", dir.path(), "k", secs(600));
     until("the first waits", || waiters(&locks, "k") == 1);
-    let mut second = Child::start("wait", dir.path(), "k", secs(600));
+    let mut second = child("wait", dir.path(), "k", secs(600));
     until("the second waits", || waiters(&locks, "k") == 2);
     first.signal(Signal::STOP);
     guard.release().expect("released");
@@ -447,7 +282,7 @@ fn a_stopped_waiter_does_not_block_the_queue() {
 fn a_reboot_frees_everything() {
     let dir = temp();
     let locks = locks(dir.path());
-    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    let (child, fence) = holder(dir.path(), "k", secs(600));
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("reads");
     replace(&record(dir.path()), boot.trim(), "00000000-0000-0000-0000-000000000000");
     assert!(!locks.exists("k").expect("inspected"));
@@ -460,7 +295,7 @@ fn a_reboot_frees_everything() {
 fn a_reused_pid_is_another_process() {
     let dir = temp();
     let locks = locks(dir.path());
-    let (child, fence) = Child::hold(dir.path(), "k", secs(600));
+    let (child, fence) = holder(dir.path(), "k", secs(600));
     replace(&record(dir.path()), "\"start_ticks\": ", "\"start_ticks\": 1");
     let guard = locks.lock("k").acquire().expect("its process is gone");
     assert!(guard.fence().get() > fence);
@@ -471,7 +306,7 @@ fn a_reused_pid_is_another_process() {
 fn a_process_of_another_namespace_lives_until_its_ttl() {
     let dir = temp();
     let locks = locks(dir.path());
-    let (child, _) = Child::hold(dir.path(), "k", secs(2));
+    let (child, _) = holder(dir.path(), "k", secs(2));
     replace(&record(dir.path()), "pid:[", "pid:[9");
     child.kill();
     assert!(locks.lock("k").try_acquire().expect("asked").is_none(), "who knows whether it lives");
@@ -482,7 +317,7 @@ fn a_process_of_another_namespace_lives_until_its_ttl() {
 fn many_processes_open_a_fresh_directory_at_once() {
     let dir = temp();
     let mut children: Vec<Child> =
-        (0..8).map(|_| Child::start("rounds", dir.path(), "k", secs(60))).collect();
+        (0..8).map(|_| child("rounds", dir.path(), "k", secs(60))).collect();
     children.iter().for_each(|c| drop(c.hear("ready")));
     for round in 0..25 {
         children.iter_mut().for_each(|c| c.tell(&format!("a/b/{round}")));
@@ -495,9 +330,9 @@ fn many_processes_open_a_fresh_directory_at_once() {
 fn a_lease_outlives_its_process_when_handed_over() {
     let dir = temp();
     let locks = locks(dir.path());
-    let mut child = Child::start("lease", dir.path(), "k", secs(600));
+    let mut child = child("lease", dir.path(), "k", secs(600));
     let lease: Lease = serde_json::from_str(&child.hear("lease")).expect("a lease");
-    assert!(child.process.wait().expect("ended").success());
+    assert!(child.ends_well());
     assert!(locks.lock("k").try_acquire().expect("asked").is_none(), "it is still held");
     let old = lease.fence;
     let guard = locks.resume(lease.clone()).expect("resumed");
@@ -657,7 +492,7 @@ fn no_file_has_a_token() {
     let dir = temp();
     let locks = locks(dir.path());
     let lease = locks.lock("k").acquire().expect("free").into_lease().expect("a lease");
-    let _child = Child::start("wait", dir.path(), "k", secs(60));
+    let _child = child("wait", dir.path(), "k", secs(60));
     until("it waits", || waiters(&locks, "k") == 1);
     let token = lease.token.expose();
     let shapes = [
@@ -851,7 +686,7 @@ async fn many_waiters_all_get_their_turn() {
 #[test]
 fn opening_sweeps_now_and_then() {
     let dir = temp();
-    let (child, _) = Child::hold(dir.path(), "forgotten", secs(600));
+    let (child, _) = holder(dir.path(), "forgotten", secs(600));
     child.kill();
     let _open = locks(dir.path());
     assert_eq!(files(&dir.path().join("keys")).len(), 1, "it was swept just before");
@@ -866,7 +701,7 @@ fn listing_cleans_up_after_the_dead() {
     let dir = temp();
     let locks = locks(dir.path());
     let children: Vec<Child> =
-        ["a", "b", "c"].iter().map(|key| Child::hold(dir.path(), key, secs(600)).0).collect();
+        ["a", "b", "c"].iter().map(|key| holder(dir.path(), key, secs(600)).0).collect();
     assert_eq!(locks.list("", PageRequest::default()).expect("listed").keys.len(), 3);
     children.into_iter().for_each(Child::kill);
     assert_eq!(files(&dir.path().join("keys")).len(), 3);
@@ -923,11 +758,11 @@ fn a_directory_without_permission_is_a_clear_error() {
         fs::copy(std::env::current_exe().expect("this program"), &program).expect("copied");
         let mut run = Command::new("setpriv");
         run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-        let child = Child::start_as(run, "open", &inside, "k", secs(10));
+        let child = part("open", &inside, "k", secs(10)).start_as(run);
         child.hear("opened")
     } else {
         fs::set_permissions(&inside, PermissionsExt::from_mode(0o000)).expect("set");
-        let child = Child::start("open", &inside, "k", secs(10));
+        let child = child("open", &inside, "k", secs(10));
         let said = child.hear("opened");
         fs::set_permissions(&inside, PermissionsExt::from_mode(0o700)).expect("set");
         said
@@ -983,7 +818,7 @@ fn too_many_open_files_are_an_outage() {
     let mut run = Command::new("sh");
     run.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
     run.arg(std::env::current_exe().expect("this program"));
-    let child = Child::start_as(run, "exhaust", dir.path(), "k", secs(10));
+    let child = part("exhaust", dir.path(), "k", secs(10)).start_as(run);
     let said = child.hear("exhausted");
     assert!(said.starts_with("lock_unavailable") && said.contains("ulimit"), "{said}");
     assert_eq!(child.hear("again"), "ok");

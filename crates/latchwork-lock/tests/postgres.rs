@@ -8,36 +8,38 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
-use std::io::{BufRead, BufReader, Read, Write};
+#[path = "postgres/pool.rs"]
+mod pool;
+#[path = "postgres/secrets.rs"]
+mod secrets;
+mod support;
+#[path = "postgres/tls.rs"]
+mod tls;
+
+use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Fence, Guard, Key, LockProvider, Locks, Mode,
-    PostgresFenceGate, PostgresLockProvider, SystemClock, Token, TransactionLock, Wait,
+    AcquireRequest, Acquired, Clock, Fence, Key, LockProvider, Locks, Mode, PostgresFenceGate,
+    PostgresLockProvider, SystemClock, Token, TransactionLock, Wait,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
-use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use support::backend::postgres::{self, admin, room};
+use support::server::OwnServer;
+use support::{SOON, Signal, block_on, connect, millis, secs, waiter, waiting};
 
 fn main() {
-    if let Ok(part) = std::env::var("LATCHWORK_POSTGRES_CHILD") {
-        return block_on(child(&part));
-    }
     let mut trials = Vec::new();
     macro_rules! tests {
-        ($($name:ident),* $(,)?) => {$(
+        ($($name:path),* $(,)?) => {$(
             trials.push(trial(stringify!($name), || block_on($name())));
         )*};
     }
     tests![
-        two_processes_exclude_each_other,
-        a_killed_holder_ends_at_its_ttl,
-        a_killed_waiter_is_forgotten,
         a_crash_of_the_server_takes_nothing_back,
+        a_restart_of_the_server_takes_nothing_back,
+        a_replica_is_refused_and_one_that_is_promoted_serves,
         bad_addresses_say_what_is_wrong,
         a_user_without_rights_is_told_so,
         a_token_is_in_no_table,
@@ -45,18 +47,23 @@ fn main() {
         transaction_locks_end_with_their_transaction,
         many_may_start_at_once,
         fences_go_on_above_a_restored_copy,
-        a_pool_of_one_connection_is_enough,
         notices_that_are_lost_are_made_up_for,
+        pool::a_pool_of_one_connection_is_enough,
+        pool::an_exhausted_pool_is_an_outage_and_no_contention,
+        pool::a_waiter_outlasts_an_exhausted_pool,
+        pool::a_server_without_connections_is_an_outage,
+        secrets::no_secret_is_ever_said,
+        tls::certificates_are_checked,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }
 
 fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
-    let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
+    let there = postgres::server().is_some();
     let in_ci = std::env::var_os("CI").is_some();
     Trial::test(name, move || {
         if !there {
-            return Err(Failed::from("no server; `scripts/services up postgres` starts one"));
+            return Err(Failed::from(postgres::MISSING));
         }
         test();
         Ok(())
@@ -64,243 +71,51 @@ fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
     .with_ignored_flag(!there && !in_ci)
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
-    runtime.block_on(async { tokio::time::timeout(secs(60), future).await.expect("it ends") })
-}
-
-fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-fn millis(millis: u64) -> Duration {
-    Duration::from_millis(millis)
-}
-
-// ---- the server --------------------------------------------------------------------------------
-
 fn server() -> String {
-    std::env::var("LATCHWORK_TEST_POSTGRES").expect("looked at before")
+    postgres::server().expect("looked at before")
 }
 
-/// An address with a schema of its own.
-async fn room() -> String {
-    let name = format!("room_{:x}", Token::random().expose());
-    admin(&server(), &format!("CREATE SCHEMA {name}")).await;
-    format!("{}?options[search_path]={name}", server())
-}
-
-async fn admin(address: &str, sql: &str) {
-    let mut admin = PgConnection::connect(address).await.expect("the server is there");
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
-    admin.close().await.expect("closed");
-}
-
-async fn locks(address: &str) -> Locks {
-    Locks::connect(address).await.expect("the server is there")
-}
-
-/// Ends when so many wait for the key.
-async fn waiting(locks: &Locks, key: &str, count: usize) {
-    for _ in 0..1_500 {
-        if locks.inspect(key).await.is_ok_and(|seen| seen.waiters.len() == count) {
-            return;
-        }
-        tokio::time::sleep(millis(10)).await;
-    }
-    panic!("never {count} in the queue");
-}
-
-fn waiter(locks: &Locks, key: &'static str) -> tokio::task::JoinHandle<Guard> {
-    let locks = locks.clone();
-    tokio::spawn(async move { locks.lock(key).wait(secs(40)).acquire().await.expect("its turn") })
-}
-
-/// A server that only one test uses, so that it may be killed.
-struct OwnServer {
-    directory: tempfile::TempDir,
-    base: u16,
-    address: String,
-}
-
-impl OwnServer {
-    fn start() -> Self {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let open = std::fs::Permissions::from_mode(0o711);
-        std::fs::set_permissions(directory.path(), open).expect("its own");
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
-        let base = free.port() - 1;
-        let mut own = OwnServer { directory, base, address: String::new() };
-        own.up();
-        own
-    }
-
-    fn services(&self, command: &str) -> String {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services");
-        let out = Command::new(script)
-            .args([command, "postgres"])
-            .env("LATCHWORK_SERVICES_DIR", self.directory.path().join("s"))
-            .env("LATCHWORK_SERVICES_PORT", self.base.to_string())
-            .output()
-            .expect("started");
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        String::from_utf8(out.stdout).expect("text")
-    }
-
-    fn up(&mut self) {
-        let lines = self.services("up");
-        let address = lines.split_once('=').expect("an assignment").1;
-        self.address = address.trim().to_owned();
-    }
-
-    /// Without a checkpoint: what was not in the log is gone.
-    fn crash(&self) {
-        let file = self.directory.path().join("s/postgres.pid");
-        let text = std::fs::read_to_string(file).expect("it runs");
-        let pid: i32 = text.split(' ').next().expect("a number").parse().expect("a number");
-        kill_process(Pid::from_raw(pid).expect("not zero"), Signal::QUIT).expect("signalled");
-        let begun = Instant::now();
-        while self.services("status").contains("runs") {
-            assert!(begun.elapsed() < secs(20), "it does not stop");
-            std::thread::sleep(millis(20));
-        }
-    }
-}
-
-impl Drop for OwnServer {
-    fn drop(&mut self) {
-        self.services("down");
-    }
-}
-
-// ---- the other process -------------------------------------------------------------------------
-
-/// This test binary once more, in the part that `LATCHWORK_POSTGRES_CHILD` names.
-struct Child {
-    process: std::process::Child,
-    said: Receiver<String>,
-}
-
-impl Child {
-    fn start(part: &str, address: &str) -> Child {
-        let mut process = Command::new(std::env::current_exe().expect("this program"))
-            .env("LATCHWORK_POSTGRES_CHILD", part)
-            .env("LATCHWORK_POSTGRES_ADDRESS", address)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("started");
-        let out = BufReader::new(process.stdout.take().expect("piped"));
-        let (tell, said) = channel();
-        std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                let _ = tell.send(line);
-            }
-        });
-        Child { process, said }
-    }
-
-    fn hear(&self, word: &str) {
-        let said = self.said.recv_timeout(secs(20)).unwrap_or_else(|_| panic!("no {word:?}"));
-        assert_eq!(said, word);
-    }
-
-    fn tell(&mut self) {
-        writeln!(self.process.stdin.as_mut().expect("piped"), "go").expect("told");
-    }
-
-    fn kill(&mut self) {
-        self.process.kill().expect("alive");
-        self.process.wait().expect("reaped");
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-async fn child(part: &str) {
-    let address = std::env::var("LATCHWORK_POSTGRES_ADDRESS").expect("told");
-    let locks = locks(&address).await;
-    match part {
-        "hold" => {
-            let guard = locks.lock("key").ttl(secs(2)).acquire().await.expect("a free key");
-            println!("held");
-            std::io::stdin().read_line(&mut String::new()).expect("told");
-            guard.release().await.expect("still held");
-            println!("released");
-        }
-        "wait" => {
-            println!("waits");
-            let _guard = locks.lock("key").wait_forever().acquire().await.expect("its turn");
-            println!("held");
-            std::future::pending().await
-        }
-        other => panic!("no such part: {other}"),
-    }
-}
-
-// ---- processes ---------------------------------------------------------------------------------
-
-async fn two_processes_exclude_each_other() {
-    let address = room().await;
-    let locks = locks(&address).await;
-    let mut child = Child::start("hold", &address);
-    child.hear("held");
-    assert!(locks.lock("key").try_acquire().await.expect("it answers").is_none());
-    let waiter = waiter(&locks, "key");
-    waiting(&locks, "key", 1).await;
-    child.tell();
-    child.hear("released");
-    let guard = waiter.await.expect("no panic");
-    assert!(guard.waited());
-    guard.release().await.expect("held");
-}
-
-async fn a_killed_holder_ends_at_its_ttl() {
-    let address = room().await;
-    let locks = locks(&address).await;
-    let before = Instant::now();
-    let mut child = Child::start("hold", &address);
-    child.hear("held");
-    let held = Instant::now();
-    let waiter = waiter(&locks, "key");
-    waiting(&locks, "key", 1).await;
-    child.kill();
-    waiter.await.expect("no panic").release().await.expect("held");
-    assert!(before.elapsed() >= secs(2), "let in after {:?}", before.elapsed());
-    assert!(held.elapsed() < secs(2) + millis(1_000), "let in after {:?}", held.elapsed());
-}
-
-async fn a_killed_waiter_is_forgotten() {
-    let address = room().await;
-    let locks = locks(&address).await;
-    let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("a free key");
-    let mut child = Child::start("wait", &address);
-    child.hear("waits");
-    waiting(&locks, "key", 1).await;
-    let next = waiter(&locks, "key");
-    waiting(&locks, "key", 2).await;
-    child.kill();
-    waiting(&locks, "key", 1).await;
-    let released = Instant::now();
-    guard.release().await.expect("held");
-    next.await.expect("no panic").release().await.expect("held");
-    assert!(released.elapsed() < secs(1), "handed on after {:?}", released.elapsed());
-}
+// ---- restarts ----------------------------------------------------------------------------------
 
 async fn a_crash_of_the_server_takes_nothing_back() {
-    let mut own = OwnServer::start();
-    let (ours, theirs) = (locks(&own.address).await, locks(&own.address).await);
+    // QUIT: without a checkpoint, so what was not in the log is gone.
+    survives(Signal::QUIT).await;
+}
+
+async fn a_restart_of_the_server_takes_nothing_back() {
+    survives(Signal::INT).await;
+}
+
+async fn a_replica_is_refused_and_one_that_is_promoted_serves() {
+    let mut own = OwnServer::start("postgres");
+    let locks = connect(&own.address).await;
+    let guard = locks.lock("key").ttl(secs(600)).acquire().await.expect("a free key");
+    let standby = own.data().join("data/standby.signal");
+    std::fs::write(&standby, "").expect("written");
+    own.end(Signal::INT);
+    own.up();
+    refused(&own.address, "lock_backend", "primary").await;
+    // Who was there before the fail-over waits for the next one.
+    let error = locks.lock("other").try_acquire().await.expect_err("nobody may write");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    assert!(error.to_string().contains("primary"), "{error}");
+    let asking = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.lock("other").wait(secs(40)).acquire().await.map(drop) }
+    });
+    admin(&own.address, "SELECT pg_promote()").await;
+    asking.await.expect("no panic").expect("it serves again");
+    guard.release().await.expect("it outlived that");
+}
+
+/// Held and waited for while the server ends by a signal, and starts again.
+async fn survives(signal: Signal) {
+    let mut own = OwnServer::start("postgres");
+    let (ours, theirs) = (connect(&own.address).await, connect(&own.address).await);
     let guard = ours.lock("key").ttl(secs(60)).acquire().await.expect("a free key");
     let waiter = waiter(&theirs, "key");
     waiting(&ours, "key", 1).await;
-    own.crash();
+    own.end(signal);
     let error = ours.lock("other").try_acquire().await.expect_err("nobody is there");
     assert_eq!(error.code(), "lock_unavailable", "{error}");
     own.up();
@@ -309,8 +124,8 @@ async fn a_crash_of_the_server_takes_nothing_back() {
     assert_eq!(seen.holders.len(), 1, "{seen:?}");
     assert_eq!(seen.holders[0].fence, guard.fence());
     let fence = guard.fence();
-    guard.release().await.expect("it outlived the crash");
-    let next = tokio::time::timeout(secs(8), waiter).await.expect("in time").expect("no panic");
+    guard.release().await.expect("it outlived the server");
+    let next = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
     assert!(next.fence() > fence);
     next.release().await.expect("held");
 }
@@ -361,6 +176,17 @@ async fn bad_addresses_say_what_is_wrong() {
     });
     let other = format!("postgres://u:hush@127.0.0.1:{port}/d");
     refused(&other, "lock_backend", "protocol").await;
+    // And whatever else runs here.
+    for name in ["LATCHWORK_TEST_REDIS", "LATCHWORK_TEST_MYSQL", "LATCHWORK_TEST_ETCD"] {
+        let Ok(address) = std::env::var(name) else { continue };
+        let place = address.rsplit(['/', '@']).find(|part| part.contains(':')).expect("a port");
+        let place = place.split(',').next().expect("one of them");
+        let error = Locks::connect(&format!("postgres://u:hush@{place}/d")).await;
+        let error = error.expect_err("another kind of server");
+        // Some never answer what they do not understand.
+        assert!(["lock_backend", "lock_unavailable"].contains(&error.code()), "{name}: {error}");
+        assert!(!error.to_string().contains("hush"), "{error}");
+    }
 }
 
 async fn a_user_without_rights_is_told_so() {
@@ -374,12 +200,22 @@ async fn a_user_without_rights_is_told_so() {
     refused(&address, "lock_backend", "right").await;
 
     // Who may only read gets no lease.
-    locks(&format!("{good}?options[search_path]={name}")).await;
+    connect(&format!("{good}?options[search_path]={name}")).await;
     admin(&server(), &format!("GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {name}")).await;
-    let poor = locks(&address).await;
+    let poor = connect(&address).await;
     let error = poor.lock("key").try_acquire().await.expect_err("it may not write");
     assert_eq!(error.code(), "lock_backend", "{error}");
-    admin(&server(), &format!("DROP SCHEMA {name} CASCADE; DROP ROLE {name}")).await;
+    // The providers look for what was left behind when they start, and may still be at it.
+    let drop = format!("DROP SCHEMA {name} CASCADE; DROP ROLE {name}");
+    for _ in 0..10 {
+        let mut admin = PgConnection::connect(&server()).await.expect("the server is there");
+        let done = sqlx::raw_sql(AssertSqlSafe(drop.clone())).execute(&mut admin).await;
+        admin.close().await.expect("closed");
+        if done.is_ok() {
+            return;
+        }
+    }
+    admin(&server(), &drop).await;
 }
 
 // ---- what is stored ----------------------------------------------------------------------------
@@ -411,7 +247,7 @@ async fn a_token_is_in_no_table() {
 
 async fn the_fence_gate_works_in_a_transaction() {
     let address = room().await;
-    locks(&address).await;
+    connect(&address).await;
     let mut one = PgConnection::connect(&address).await.expect("there");
     let mut other = PgConnection::connect(&address).await.expect("there");
     let check = async |connection: &mut PgConnection, fence| {
@@ -471,36 +307,18 @@ async fn many_may_start_at_once() {
 
 async fn fences_go_on_above_a_restored_copy() {
     let address = room().await;
-    let before = locks(&address).await.lock("key").acquire().await.expect("a free key");
+    let before = connect(&address).await.lock("key").acquire().await.expect("a free key");
     let fence = before.fence();
     before.release().await.expect("held");
     // As a copy from long ago would have it.
     admin(&address, "SELECT setval('latchwork_lock_fence', 1000)").await;
-    let after = locks(&address).await.lock("key").acquire().await.expect("a free key");
+    let after = connect(&address).await.lock("key").acquire().await.expect("a free key");
     assert!(after.fence() > fence, "{} after {fence}", after.fence());
-}
-
-async fn a_pool_of_one_connection_is_enough() {
-    let options = room().await.parse().expect("an address");
-    let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect_with(options);
-    let pool = pool.await.expect("there");
-    let locks = Locks::new(PostgresLockProvider::from_pool(pool).await.expect("there"));
-    let guard = locks.lock("key").acquire().await.expect("a free key");
-    let waiters = (0..5).map(|_| {
-        let waiter = waiter(&locks, "key");
-        tokio::spawn(async move { waiter.await.expect("no panic").release().await.expect("held") })
-    });
-    let waiters: Vec<_> = waiters.collect();
-    waiting(&locks, "key", 5).await;
-    guard.release().await.expect("held");
-    for waiter in waiters {
-        waiter.await.expect("no panic");
-    }
 }
 
 async fn notices_that_are_lost_are_made_up_for() {
     let address = room().await;
-    let (ours, theirs) = (locks(&address).await, locks(&address).await);
+    let (ours, theirs) = (connect(&address).await, connect(&address).await);
     let guard = ours.lock("key").acquire().await.expect("a free key");
     let waiter = waiter(&theirs, "key");
     waiting(&ours, "key", 1).await;

@@ -132,5 +132,24 @@ fn the_demonstration_keeps_its_promises() {
     let out = latchwork().arg("demo").output().expect("it runs");
     assert_code(&out, 0);
     assert!(said(&out).contains("promises were kept"), "{}", said(&out));
+    assert!(said(&out).contains("In a database file"), "{}", said(&out));
     assert!(!said(&out).contains('\x1b'), "colours on a terminal only");
+}
+
+/// Where there is a server; that there is one in CI is the business of the provider's own tests.
+#[test]
+fn the_demonstration_keeps_its_promises_in_postgres() {
+    let Ok(server) = std::env::var("LATCHWORK_TEST_POSTGRES") else {
+        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_POSTGRES is not set");
+        println!("skipped: no server; `scripts/services up postgres` starts one");
+        return;
+    };
+    let out = latchwork().arg("demo").env("LATCHWORK_DEMO_POSTGRES", &server).output();
+    let out = out.expect("it runs");
+    assert_code(&out, 0);
+    assert!(said(&out).contains("In PostgreSQL"), "{}", said(&out));
+    let nowhere = "postgres://me:hunter2@127.0.0.1:1/db";
+    let out = latchwork().args(["demo", "--postgres", nowhere]).output().expect("it runs");
+    assert_code(&out, 69);
+    assert!(!text(&out).contains("hunter2"), "{}", text(&out));
 }

@@ -216,3 +216,22 @@ fn the_dead_are_overtaken() {
     events.remove(2);
     assert_eq!(broken(&events), [Rule::Order]);
 }
+
+#[test]
+fn who_stood_still_may_have_missed_its_turn() {
+    let mut events = vec![
+        (1, 1, 1, asked(Exclusive)),
+        (2, 1, 1, QUEUED),
+        (3, 2, 2, asked(Exclusive)),
+        (4, 2, 2, granted(1, 10)),
+        (5, 2, 2, What::Releasing),
+        (6, 1, 1, granted(2, 50)),
+    ];
+    assert_eq!(broken(&events), [Rule::Order]);
+    let still = What::StoodStill { since: Moment::from_nanos(3) };
+    // Another's standstill is no excuse.
+    events.insert(4, (5, 2, 0, still));
+    assert_eq!(broken(&events), [Rule::Order]);
+    events.insert(4, (5, 1, 0, still));
+    assert_eq!(broken(&events), []);
+}

@@ -88,6 +88,12 @@ pub enum What {
         /// Since when.
         since: Moment,
     },
+    /// The process that writes this did not run for a while, as on a busy machine: what it was
+    /// offered meanwhile may have passed on to others.
+    StoodStill {
+        /// Since when.
+        since: Moment,
+    },
     /// A process is about to end or to be killed: what it holds may be free from here on.
     ProcessEnds {
         /// Which; not called `process`, as the witness is in an event.

@@ -170,6 +170,7 @@ impl<'a> Lifetime<'a> {
             | What::Resuming { .. }
             | What::Broken { .. }
             | What::Stalled { .. }
+            | What::StoodStill { .. }
             | What::Written { .. }
             | What::ProcessEnds { .. }
             | What::ProcessStops { .. }
@@ -192,8 +193,10 @@ impl<'a> Lifetime<'a> {
         }
         // Who stands still does not claim what it is offered, and that passes on.
         let answer = self.answered.map_or(self.deadline, |answer| answer.at);
-        if processes.stopped(self.asked.process, self.asked.at, answer)
-            || processes.stalled(self.asked.at, answer)
+        let (process, asked) = (self.asked.process, self.asked.at);
+        if processes.stopped(process, asked, answer)
+            || processes.stood_still(process, asked, answer)
+            || processes.stalled(asked, answer)
         {
             self.queued = None;
         }

@@ -11,6 +11,7 @@ use super::{Event, What};
 pub(super) struct Processes {
     ends: BTreeMap<u32, Moment>,
     stops: BTreeMap<u32, Vec<(Moment, Moment)>>,
+    stood_still: BTreeMap<u32, Vec<(Moment, Moment)>>,
     stalls: Vec<(Moment, Moment)>,
 }
 
@@ -30,6 +31,9 @@ impl Processes {
                         stop.1 = event.at;
                     }
                 }
+                What::StoodStill { since } => {
+                    found.stood_still.entry(event.process).or_default().push((since, event.at));
+                }
                 What::Stalled { since } => found.stalls.push((since, event.at)),
                 _ => {}
             }
@@ -46,6 +50,13 @@ impl Processes {
     pub(super) fn stopped(&self, process: u32, from: Moment, to: Moment) -> bool {
         let stops = self.stops.get(&process);
         stops.is_some_and(|stops| touch(stops, from, to))
+    }
+
+    /// Whether it did not run at some time in this stretch, although nobody had stopped it. That
+    /// excuses a missed turn, and no missing answer.
+    pub(super) fn stood_still(&self, process: u32, from: Moment, to: Moment) -> bool {
+        let stretches = self.stood_still.get(&process);
+        stretches.is_some_and(|stretches| touch(stretches, from, to))
     }
 
     /// Whether everybody was held up at any time in this stretch.

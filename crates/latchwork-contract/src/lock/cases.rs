@@ -1,10 +1,10 @@
 //! The list of all cases.
 
 use super::{
-    Case, blocking, l01_exclusion, l02_expiry, l03_tokens, l04_fences, l05_waiting, l06_writers,
-    l07_same_owner, l08_refresh, l09_loss, l10_renewal, l11_reports, l12_break, l13_hand_over,
-    l14_closure, l15_strategies, l16_bounded, l17_outage, l18_keys, l19_waited, l20_fence_gate,
-    l21_drop, lock_all, payments, random_run,
+    Case, blocking, dropped, l01_exclusion, l02_expiry, l03_tokens, l04_fences, l05_waiting,
+    l06_writers, l07_same_owner, l08_refresh, l09_loss, l10_renewal, l11_reports, l12_break,
+    l13_hand_over, l14_closure, l15_strategies, l16_bounded, l17_outage, l18_keys, l19_waited,
+    l20_fence_gate, l21_drop, lock_all, payments, random_run,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -33,6 +33,7 @@ pub fn cases() -> Vec<Case> {
         l21_drop::CASES,
         lock_all::CASES,
         blocking::CASES,
+        dropped::CASES,
         payments::CASES,
         random_run::CASES,
     ]

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use latchwork_lock::{LockConfig, LockStrategy, Mode};
+use latchwork_lock::{LockConfig, LockStrategy, Locks, Mode};
 
 use super::case::case;
-use super::fixture::{SLACK, code};
+use super::fixture::{FORCE, SLACK, code};
 use super::{Case, Fixture, eventually};
 
 pub(super) const CASES: &[Case] = &[
@@ -20,7 +20,12 @@ pub(super) const CASES: &[Case] = &[
         .real_time(),
     case!(l05_a_dead_holders_expiry_wakes_the_next, [Wait, Inspect, Exclusion, Expiry]),
     case!(l05_an_unclaimed_hand_off_passes_on, [Wait, Fairness, Inspect, Exclusion]),
+    case!(
+        l05_an_unclaimed_hand_off_within_a_client_passes_on,
+        [Wait, Fairness, Inspect, Exclusion]
+    ),
     case!(l05_a_waiter_that_missed_its_turn_queues_again, [Wait, Fairness, Inspect, Exclusion]),
+    case!(l05_a_client_hands_over_within_itself, [Wait, Fairness, Inspect, Exclusion, Renew]),
     case!(l05_a_waiter_that_slept_past_its_lease_gets_a_live_one, [Wait, Inspect, Exclusion]),
     case!(l05_a_newcomer_does_not_overtake, [Wait, Fairness, Inspect, Exclusion]),
     case!(l05_a_granted_lease_lasts_its_ttl_from_the_grant, [Wait, Inspect, Exclusion, Expiry]),
@@ -155,6 +160,17 @@ async fn l05_a_dead_holders_expiry_wakes_the_next(f: Fixture) {
 
 async fn l05_an_unclaimed_hand_off_passes_on(f: Fixture) {
     let (ours, theirs) = (f.open().await, f.open().await);
+    unclaimed(&f, ours, theirs).await;
+}
+
+/// Where the one who releases and the next are of one client, it need not ask itself for a claim;
+/// and yet a waiter that sleeps must not hold the key.
+async fn l05_an_unclaimed_hand_off_within_a_client_passes_on(f: Fixture) {
+    let ours = f.open().await;
+    unclaimed(&f, ours.clone(), ours).await;
+}
+
+async fn unclaimed(f: &Fixture, ours: Locks, theirs: Locks) {
     let key = f.key("a");
     let guard = ours.lock(&key).acquire().await.expect("a free key");
     // A task that stands in the queue and then is never polled again.
@@ -202,6 +218,37 @@ async fn l05_a_waiter_that_missed_its_turn_queues_again(f: Fixture) {
         next.release().await.expect("held");
     };
     f.within(SLACK * 4, "it is let in", async { futures::join!(again, release) }).await;
+}
+
+async fn l05_a_client_hands_over_within_itself(f: Fixture) {
+    let ours = f.open().await;
+    let key = f.key("a");
+    let ttl = f.ttl() * 4;
+    let mut guard = ours.lock(&key).acquire().await.expect("a free key");
+    let mut waiters = Vec::new();
+    for count in 1..=4 {
+        let (locks, name) = (ours.clone(), key.clone());
+        waiters.push(tokio::spawn(async move {
+            locks.lock(&name).ttl(ttl).wait(LONG).acquire().await.expect("its turn comes")
+        }));
+        f.queued(&ours, &key, count).await;
+    }
+    // One of them is dropped as the key comes to it.
+    waiters[1].abort();
+    for (at, waiter) in waiters.into_iter().enumerate() {
+        let fence = guard.fence();
+        if at == 1 {
+            continue;
+        }
+        guard.release().await.expect("held");
+        let limit = f.capabilities().claim_window() + SLACK;
+        guard = f.within(limit, "the next is let in", waiter).await.expect("no panic");
+        assert!(guard.fence() > fence && guard.waited(), "{guard:?} after {fence}");
+        assert!(guard.is_held());
+        guard.refresh_with(FORCE).await.expect("the backend knows it too");
+    }
+    guard.release().await.expect("held");
+    assert!(ours.lock(&key).try_acquire().await.expect("it answers").is_some());
 }
 
 async fn l05_a_waiter_that_slept_past_its_lease_gets_a_live_one(f: Fixture) {

@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l11_an_owner_is_shown, [Inspect, TakeOver]),
     case!(l11_all_readers_are_shown_oldest_first, [Inspect, Shared]),
     case!(l11_waiters_are_shown_in_order, [Inspect, Wait, Fairness, Exclusion]),
+    case!(l11_a_waiter_is_told_how_long_it_may_take, [Inspect, List, Wait, Fairness, Exclusion]),
     case!(l11_a_free_key_shows_nobody, [Inspect]),
     case!(l11_an_ended_lease_is_not_shown, [Inspect, Expiry]),
     case!(l11_a_listing_comes_in_pages, [List]),
@@ -99,6 +100,33 @@ async fn l11_waiters_are_shown_in_order(f: Fixture) {
     guard.release().await.expect("held");
     for task in tasks {
         f.soon("everybody is served", task).await.expect("its turn comes");
+    }
+}
+
+async fn l11_a_waiter_is_told_how_long_it_may_take(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let key = f.key("a");
+    let guard = ours.lock(&key).ttl(Duration::from_secs(60)).acquire().await.expect("a free key");
+    let granted = f.now();
+    let tasks = [
+        f.enqueue(&theirs, &key, Mode::Exclusive).await,
+        f.enqueue(&ours, &key, Mode::Exclusive).await,
+    ];
+    f.pass(f.ttl()).await;
+    let lasted = f.now().since(granted);
+    let found = theirs.inspect(&key).await.expect("it answers");
+    let waits: Vec<_> = found.waiters.iter().map(|waiter| waiter.expected_wait).collect();
+    let [Some(first), Some(second)] = waits[..] else { panic!("{found:?}") };
+    // As long again as it has lasted, as far as its lease allows; a backend may count in less
+    // than this clock.
+    assert!(first + Duration::from_millis(50) >= lasted, "{first:?} after {lasted:?}");
+    assert!(first <= found.holders[0].expires_in, "{found:?}");
+    assert!(second >= first * 2, "one more turn: {second:?} after {first:?}");
+    let listed = theirs.list(&key, PageRequest::default()).await.expect("it answers");
+    assert!(listed.keys[0].waiters.iter().all(|waiter| waiter.expected_wait.is_some()));
+    guard.release().await.expect("held");
+    for task in tasks {
+        f.soon("everybody is served", task).await.release().await.expect("held");
     }
 }
 

@@ -1,5 +1,7 @@
 //! L13 Hand-over: a serialised lease can be resumed elsewhere, or reports that it was lost.
 
+use std::time::Duration;
+
 use latchwork_lock::{Lease, Mode};
 
 use super::case::case;
@@ -16,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l13_the_prefix_travels_along, [HandOver, Exclusion]),
     case!(l13_a_shared_lease_travels_too, [HandOver, Shared, Exclusion]),
     case!(l13_resuming_starts_a_new_ttl, [HandOver, Expiry, Exclusion]),
+    case!(l13_a_lease_outlives_every_client, [HandOver, Inspect, Exclusion, Durability]),
 ];
 
 /// There and back again.
@@ -38,6 +41,28 @@ async fn l13_a_lease_travels_as_json(f: Fixture) {
     assert!(ours.lock(&key).try_acquire().await.expect("it answers").is_none());
     guard.release().await.expect("it held to the end");
     assert!(ours.lock(&key).try_acquire().await.expect("it answers").is_some());
+}
+
+/// As far as a suite can tell that shares its server: nobody is there any more who could have
+/// remembered it. What a restart leaves, the tests of each provider show.
+async fn l13_a_lease_outlives_every_client(f: Fixture) {
+    let key = f.key("a");
+    let last = f.open().await;
+    let guard = last.lock(&key).ttl(Duration::from_secs(60)).acquire().await.expect("a free key");
+    let lease = guard.into_lease().await.expect("held");
+    last.close().await;
+    drop(last);
+    let (ours, theirs) = (f.open().await, f.open().await);
+    assert!(theirs.lock(&key).try_acquire().await.expect("it answers").is_none());
+    let found = theirs.inspect(&key).await.expect("it answers");
+    assert_eq!(found.holders.len(), 1, "{found:?}");
+    assert_eq!(found.holders[0].fence, lease.fence);
+    let fence = lease.fence;
+    let guard = ours.resume(lease).await.expect("still held");
+    assert!(guard.fence() > fence);
+    guard.release().await.expect("held");
+    let next = theirs.lock(&key).acquire().await.expect("free");
+    assert!(next.fence() > fence);
 }
 
 async fn l13_it_stays_held_on_the_way(f: Fixture) {

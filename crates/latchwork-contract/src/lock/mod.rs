@@ -3,7 +3,6 @@
 mod bench;
 mod case;
 mod cases;
-mod client;
 mod eventually;
 pub mod expected;
 mod fixture;
@@ -16,6 +15,7 @@ mod suite;
 mod table;
 
 mod blocking;
+mod dropped;
 mod l01_exclusion;
 mod l02_expiry;
 mod l03_tokens;
@@ -44,10 +44,11 @@ mod random_run;
 pub use bench::Bench;
 pub use case::{Case, Outcome};
 pub use cases::cases;
-pub use client::Client;
 pub use eventually::eventually;
 pub use fixture::Fixture;
 pub use flaky::{Faults, Flaky, Operation};
+/// One connection to the backend under test: "another process" as far as the backend can tell.
+pub use latchwork_lock::AnyLockProvider as Client;
 pub use matrix::matrix;
 pub use runner::{main, trials};
 pub use skewed::Skewed;

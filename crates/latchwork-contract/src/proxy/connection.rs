@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use latchwork_lock::{Clock, Moment, SystemClock};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,9 +18,10 @@ const UNDER_WAY: usize = 1_024;
 /// Carries bytes to and fro until both sides have ended, or it is cut.
 pub(super) async fn carry(mut client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
+    let open = Open::count(&shared);
     let mut server = None;
     tokio::select! {
-        _ = forward(&mut client, &mut server, &shared) => {}
+        _ = forward(&mut client, &mut server, &shared, &open) => {}
         _ = cuts.changed() => {
             // Without lingering a close is a reset: the other side is told at once, and what was
             // under way is lost.
@@ -32,13 +33,52 @@ pub(super) async fn carry(mut client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
+/// A connection that its client has not closed.
+struct Open<'a> {
+    shared: &'a Shared,
+    closed: AtomicBool,
+    /// How many strandings there had been when it came.
+    strandings: u64,
+}
+
+impl<'a> Open<'a> {
+    fn count(shared: &'a Shared) -> Self {
+        shared.open.fetch_add(1, Ordering::Relaxed);
+        let strandings = shared.strandings.load(Ordering::Relaxed);
+        Open { shared, closed: AtomicBool::new(false), strandings }
+    }
+
+    fn flow(&self, direction: Direction) -> Flow {
+        if self.shared.strandings.load(Ordering::Relaxed) > self.strandings {
+            return Flow::Drop;
+        }
+        if direction == Direction::ToClient && self.shared.is_one_too_many() {
+            return Flow::Drop;
+        }
+        self.shared.rules.borrow().flow(direction)
+    }
+
+    fn close(&self) {
+        if !self.closed.swap(true, Ordering::Relaxed) {
+            self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 async fn forward(
     client: &mut TcpStream,
     server: &mut Option<TcpStream>,
     shared: &Shared,
+    open: &Open<'_>,
 ) -> io::Result<()> {
     if shared.rules.borrow().nowhere {
-        return swallow(client, shared).await;
+        return swallow(client, shared, open).await;
     }
     let server = server.insert(TcpStream::connect(shared.target).await?);
     // The proxy adds no waiting of its own.
@@ -47,18 +87,21 @@ async fn forward(
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     tokio::try_join!(
-        pipe(from_client, to_server, Direction::ToServer, shared),
-        pipe(from_server, to_client, Direction::ToClient, shared),
+        pipe(from_client, to_server, Direction::ToServer, shared, open),
+        pipe(from_server, to_client, Direction::ToClient, shared, open),
     )?;
     Ok(())
 }
 
 /// Reads and throws away, for ever: who is led nowhere is not told so.
-async fn swallow(client: &mut TcpStream, shared: &Shared) -> io::Result<()> {
+async fn swallow(client: &mut TcpStream, shared: &Shared, open: &Open<'_>) -> io::Result<()> {
     let mut piece = vec![0; 16 * 1024];
     loop {
         match client.read(&mut piece).await? {
-            0 => return std::future::pending().await,
+            0 => {
+                open.close();
+                return std::future::pending().await;
+            }
             read => shared.dropped.fetch_add(read as u64, Ordering::Relaxed),
         };
     }
@@ -69,9 +112,13 @@ async fn pipe(
     to: WriteHalf<'_>,
     direction: Direction,
     shared: &Shared,
+    open: &Open<'_>,
 ) -> io::Result<()> {
     let (pieces, queue) = mpsc::channel(UNDER_WAY);
-    tokio::try_join!(read(from, pieces, direction, shared), write(to, queue, direction, shared),)?;
+    tokio::try_join!(
+        read(from, pieces, direction, shared, open),
+        write(to, queue, direction, shared),
+    )?;
     Ok(())
 }
 
@@ -83,12 +130,16 @@ async fn read(
     pieces: mpsc::Sender<Piece>,
     direction: Direction,
     shared: &Shared,
+    open: &Open<'_>,
 ) -> io::Result<()> {
     let mut piece = vec![0; 16 * 1024];
     loop {
         let read = from.read(&mut piece).await?;
+        if read == 0 && direction == Direction::ToServer {
+            open.close();
+        }
         // After the reading: what counts is the rule when the bytes come by.
-        let flow = shared.rules.borrow().flow(direction);
+        let flow = open.flow(direction);
         let due = match flow {
             Flow::Pass => SystemClock.now(),
             Flow::Delay(span) => SystemClock.now().after(span),

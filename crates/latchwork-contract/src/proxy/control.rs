@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -49,6 +49,8 @@ pub enum Flow {
 pub struct Counts {
     /// Connections that were accepted.
     pub connections: u64,
+    /// Those of them that their client has not closed yet.
+    pub open: u64,
     /// Bytes that were forwarded to the server.
     pub to_server: u64,
     /// Bytes that were forwarded to clients.
@@ -64,10 +66,24 @@ pub(super) struct Shared {
     pub(super) rules: watch::Sender<Rules>,
     /// Counts the cuts; a connection ends when it changes.
     pub(super) cuts: watch::Sender<u64>,
+    /// Counts the strandings; a connection that is older than the last one is lost.
+    pub(super) strandings: AtomicU64,
+    /// How many answers may still pass; negative when they are not counted.
+    pub(super) answers: AtomicI64,
     pub(super) connections: AtomicU64,
+    pub(super) open: AtomicU64,
     pub(super) to_server: AtomicU64,
     pub(super) to_client: AtomicU64,
     pub(super) dropped: AtomicU64,
+}
+
+impl Shared {
+    /// Counts one answer, where they are counted; whether it must not pass.
+    pub(super) fn is_one_too_many(&self) -> bool {
+        let count = |left: i64| (left > 0).then(|| left - 1);
+        let before = self.answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
+        before == Err(0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,7 +115,10 @@ impl Proxy {
             target,
             rules: watch::Sender::default(),
             cuts: watch::Sender::default(),
+            strandings: AtomicU64::new(0),
+            answers: AtomicI64::new(-1),
             connections: AtomicU64::new(0),
+            open: AtomicU64::new(0),
             to_server: AtomicU64::new(0),
             to_client: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -119,6 +138,7 @@ impl Proxy {
     /// # Errors
     /// When connections were refused and the port has meanwhile gone to another.
     pub async fn pass(&self) -> io::Result<()> {
+        self.shared.answers.store(-1, Ordering::Relaxed);
         self.shared.rules.send_replace(Rules::default());
         self.door(Listen::Open).await
     }
@@ -131,11 +151,23 @@ impl Proxy {
         });
     }
 
+    /// Lets so many answers pass, of all connections together, and throws those after them away:
+    /// so the one that is lost can be any of those that a client waits for.
+    pub fn pass_answers(&self, count: u32) {
+        self.shared.answers.store(i64::from(count), Ordering::Relaxed);
+    }
+
     /// Throws everything away, and accepts new connections without ever forwarding them: what
     /// a firewall does that drops packets.
     pub fn black_hole(&self) {
         let rules = Rules { to_server: Flow::Drop, to_client: Flow::Drop, nowhere: true };
         self.shared.rules.send_replace(rules);
+    }
+
+    /// Throws away whatever comes on the connections that exist, for ever, and tells nobody: what
+    /// a router does that has forgotten them. New ones are not concerned.
+    pub fn strand(&self) {
+        self.shared.strandings.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Resets every connection. New ones are not concerned.
@@ -154,6 +186,7 @@ impl Proxy {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counts {
             connections: read(&self.shared.connections),
+            open: read(&self.shared.open),
             to_server: read(&self.shared.to_server),
             to_client: read(&self.shared.to_client),
             dropped: read(&self.shared.dropped),

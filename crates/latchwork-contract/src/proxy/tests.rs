@@ -55,8 +55,10 @@ async fn it_passes_and_counts() {
     let mut stream = connect(&proxy).await;
     say(&mut stream, "hello").await;
     assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    assert_eq!(proxy.counts().open, 1);
     stream.shutdown().await.expect("ended");
     assert_eq!(hear(&mut stream).await.expect("the end comes through"), "");
+    assert_eq!(proxy.counts().open, 0);
     let counts = proxy.counts();
     assert_eq!((counts.connections, counts.dropped), (1, 0));
     assert_eq!((counts.to_server, counts.to_client), (5, 5));
@@ -160,4 +162,38 @@ async fn its_end_is_the_end_of_its_connections() {
     assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
     drop(proxy);
     assert!(hear(&mut stream).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_stranded_is_silent_for_ever_and_new_connections_work() {
+    let proxy = before_echo().await;
+    let mut old = connect(&proxy).await;
+    say(&mut old, "hello").await;
+    assert_eq!(hear(&mut old).await.expect("an answer"), "hello");
+    proxy.strand();
+    let mut new = connect(&proxy).await;
+    say(&mut new, "hello").await;
+    assert_eq!(hear(&mut new).await.expect("an answer"), "hello");
+    proxy.pass().await.expect("it listens");
+    say(&mut old, "lost").await;
+    assert!(silent(&mut old).await);
+    drop(old);
+    proxy.strand();
+    say(&mut new, "lost").await;
+    assert!(silent(&mut new).await);
+}
+
+#[tokio::test]
+async fn answers_are_lost_from_a_number_on() {
+    let proxy = before_echo().await;
+    let mut stream = connect(&proxy).await;
+    proxy.pass_answers(1);
+    say(&mut stream, "hello").await;
+    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    say(&mut stream, "lost").await;
+    assert!(silent(&mut stream).await);
+    assert_eq!(proxy.counts().to_server, 9);
+    proxy.pass().await.expect("it listens");
+    say(&mut stream, "again").await;
+    assert_eq!(hear(&mut stream).await.expect("an answer"), "again");
 }

@@ -36,6 +36,8 @@ pub struct Report {
     pub stopped: usize,
     /// Times when the backend answered nobody.
     pub stalled: usize,
+    /// Times when a process did not run for a while.
+    pub stood_still: usize,
 }
 
 /// How many violations of one rule are shown; there are more in the histories.
@@ -137,6 +139,7 @@ impl Report {
                 What::ProcessEnds { .. } => &mut report.ended,
                 What::ProcessStops { .. } => &mut report.stopped,
                 What::Stalled { .. } => &mut report.stalled,
+                What::StoodStill { .. } => &mut report.stood_still,
                 _ => continue,
             };
             *count += 1;

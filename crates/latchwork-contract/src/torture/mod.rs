@@ -25,7 +25,7 @@
 //! By hand, for as long as you like:
 //!
 //! ```text
-//! LATCHWORK_TORTURE_SECONDS=600 LATCHWORK_SEED=7 cargo test -p latchwork-lock --test torture file
+//! LATCHWORK_TORTURE_SECONDS=600 LATCHWORK_SEED=7 cargo test -p latchwork-lock --all-features --test torture file
 //! ```
 
 mod children;
@@ -34,6 +34,7 @@ mod gate;
 mod hold;
 mod judge;
 mod mailbox;
+mod pulse;
 mod run;
 mod settings;
 mod stage;

@@ -11,6 +11,7 @@ use latchwork_lock::{Clock, Locks, Moment, PageRequest, SystemClock};
 use super::children::Crew;
 use super::faults;
 use super::judge::{Report, judge};
+use super::pulse::pulse;
 use super::settings::Torture;
 use super::stage::{Part, Stage};
 use super::watch::watch;
@@ -19,6 +20,9 @@ use crate::history::What;
 
 /// How long a lease that was offered to a waiter may stay unclaimed (L5).
 const CLAIM: Duration = Duration::from_secs(2);
+
+/// How long the waiters of a process that was killed may be believed to live.
+const BELIEF: Duration = Duration::from_secs(10);
 
 /// Runs it with worker processes, which are this test program in its test `worker`.
 ///
@@ -39,7 +43,7 @@ pub fn run(torture: Torture) -> Report {
     faults::make(&stage, &mut crew, &mut stage.chance(0), &runtime);
     let mut troubles = crew.finish(stage.now().after(stage.part.torture.longest_end()));
     runtime.block_on(watcher).expect("no panic");
-    troubles.extend(runtime.block_on(left_over(&stage)));
+    troubles.extend(runtime.block_on(left_over(&stage, BELIEF)));
     judge(&stage, troubles)
 }
 
@@ -54,14 +58,15 @@ pub fn run_here(locks: &Locks, torture: Torture) -> Report {
     let stage = Arc::new(Stage::open(part, locks).expect("the directory is there"));
     let runtime = runtime(2);
     let mut troubles = runtime.block_on(all_tasks(&stage));
-    troubles.extend(runtime.block_on(left_over(&stage)));
+    troubles.extend(runtime.block_on(left_over(&stage, Duration::from_secs(2))));
     stage.record("", 0, What::ProcessEnds { who: 0 });
     judge(&stage, troubles)
 }
 
 /// Runs every duty of a run in tasks; tells what went wrong with them.
 async fn all_tasks(stage: &Arc<Stage>) -> Vec<String> {
-    let (seen, broken) = (stage.clone(), stage.clone());
+    let (seen, broken, still) = (stage.clone(), stage.clone(), stage.clone());
+    let pulse = tokio::spawn(async move { pulse(&still).await });
     let mut all = tasks(stage);
     all.push(tokio::spawn(async move { watch(&seen).await }));
     all.push(tokio::spawn(async move {
@@ -69,7 +74,9 @@ async fn all_tasks(stage: &Arc<Stage>) -> Vec<String> {
     }));
     let torture = &stage.part.torture;
     let patience = torture.duration + torture.longest_end();
-    match tokio::time::timeout(patience, join_all(all)).await {
+    let ended = tokio::time::timeout(patience, join_all(all)).await;
+    pulse.abort();
+    match ended {
         Ok(ended) => ended.into_iter().filter_map(|end| Some(end.err()?.to_string())).collect(),
         Err(_) => vec!["a task did not come to its end".to_owned()],
     }
@@ -100,11 +107,11 @@ fn runtime(threads: usize) -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// What is still held or waited for when every lease must have run out.
-async fn left_over(stage: &Stage) -> Option<String> {
+/// What is still held or waited for when every lease must have run out, and so much later.
+async fn left_over(stage: &Stage, later: Duration) -> Option<String> {
     let torture = &stage.part.torture;
     // The renewal behind a holder's back goes on for two units.
-    let longest = torture.longest_ttl() + torture.unit * 2 + CLAIM + Duration::from_secs(2);
+    let longest = torture.longest_ttl() + torture.unit * 2 + CLAIM + later;
     let deadline: Moment = stage.now().after(longest);
     loop {
         let page = match stage.locks.list("", PageRequest::default()).await {

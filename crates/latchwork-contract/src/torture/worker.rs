@@ -1,11 +1,14 @@
 //! The other side: what a worker process does.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::future::join_all;
-use latchwork_lock::Locks;
+use futures::future::{Either, join_all, select};
+use latchwork_lock::{Clock, Locks, SystemClock};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
+use super::pulse::pulse;
 use super::stage::{Part, Stage};
 use super::task::work;
 use crate::history::What;
@@ -33,12 +36,28 @@ pub fn worker() {
 }
 
 async fn play(part: Part) {
-    let locks = Locks::connect(&part.torture.url).await.expect("the backend is there");
+    let Some(locks) = connect(&part).await else { return };
     let stage = Arc::new(Stage::open(part, &locks).expect("the directory is there"));
-    join_all(tasks(&stage)).await.into_iter().for_each(|ended| ended.expect("no panic"));
+    let done = join_all(tasks(&stage));
+    match select(pin!(done), pin!(pulse(&stage))).await {
+        Either::Left((ended, _)) => ended.into_iter().for_each(|ended| ended.expect("no panic")),
+        Either::Right(_) => unreachable!("a pulse goes on"),
+    }
     // Some still hold what they forgot to release; from here on it may be free.
     stage.record("", 0, What::ProcessEnds { who: stage.part.number });
     stage.locks.close().await;
+}
+
+/// Opens the backend, which may be too busy for a newcomer for a while; none when the run is over.
+async fn connect(part: &Part) -> Option<Locks> {
+    while SystemClock.now() < part.end {
+        match Locks::connect(&part.torture.url).await {
+            Ok(locks) => return Some(locks),
+            Err(error) => assert!(error.is_temporary(), "the backend is there: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    None
 }
 
 /// Starts the tasks of one process.

@@ -20,6 +20,9 @@ pub fn is_mixed_up(error: &Driver) -> bool {
     matches!(told.as_deref(), Some("26000" | "42P05"))
 }
 
+const NO_TLS: &str = "no TLS connection was made; check sslmode and sslrootcert, and the server's \
+    certificate: who signed it, for which host, until when";
+
 fn verdict(error: &Driver) -> (Fault, String) {
     use Fault::{Permanent, Temporary};
     match error {
@@ -36,13 +39,19 @@ fn verdict(error: &Driver) -> (Fault, String) {
             Temporary,
             "nobody listens there; check the host and the port, and that the server runs".into(),
         ),
-        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
-        Driver::Tls(_) => (
-            Permanent,
-            "no TLS connection was made; check sslmode and sslrootcert, and the server's \
-             certificate"
+        Driver::Tls(_) => (Permanent, NO_TLS.into()),
+        // What rustls has against a certificate comes as this.
+        Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, NO_TLS.into()),
+        Driver::Io(io) if io.kind() == io::ErrorKind::NotFound => (
+            Temporary,
+            "a file that the address names is not there: sslrootcert, sslcert, sslkey, or the \
+             socket of a server that does not run"
                 .into(),
         ),
+        Driver::Io(io) if io.kind() == io::ErrorKind::TimedOut => {
+            (Temporary, "the server did not answer in time".into())
+        }
+        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
         Driver::Protocol(_) => (
             Permanent,
             "whoever answered does not speak PostgreSQL's protocol; check the host and the port"

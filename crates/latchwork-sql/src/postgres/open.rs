@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Row};
 
-use super::explain;
+use super::{Line, explain, in_time};
 use crate::{Error, Result};
 
 /// The oldest server that is tested for: 12 is what the oldest supported distributions have.
@@ -113,44 +113,42 @@ pub async fn check(pool: &PgPool) -> Result<Server> {
     // A pool goes on trying to connect until its timeout and then tells only that; one try of our
     // own tells what is wrong.
     let options = pool.connect_options();
-    let wait = pool.options().get_acquire_timeout();
-    let mut own = tokio::time::timeout(wait, options.connect())
-        .await
-        .map_err(|_| Error::temporary("the server did not answer in time", None))?
-        .map_err(explain)?;
-    // The simple protocol and one statement: the same through any pooler.
-    let row = sqlx::raw_sql(
-        "SELECT current_setting('server_version_num')::int / 10000, \
-         pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
-         version() LIKE 'PostgreSQL %'",
-    )
-    .fetch_one(&mut own)
+    let (mut own, row) = in_time(async {
+        let mut own = options.connect().await?;
+        // The simple protocol and one statement: the same through any pooler.
+        let row = sqlx::raw_sql(
+            "SELECT current_setting('server_version_num')::int / 10000, \
+             pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
+             version() LIKE 'PostgreSQL %'",
+        );
+        let row = row.fetch_one(&mut own).await?;
+        Ok((own, row))
+    })
     .await
     .map_err(explain)?;
-    let read = |e| explain(e);
-    let version: i32 = row.try_get(0).map_err(read)?;
-    if !row.try_get::<bool, _>(2).map_err(read)? {
-        return Err(Error::permanent(
-            "it speaks PostgreSQL's protocol but is another kind of server; name a real one",
-            None,
-        ));
-    }
-    if version < OLDEST {
-        return Err(Error::permanent(
-            format!("the server is PostgreSQL {version}, and {OLDEST} is the oldest that serves"),
-            None,
-        ));
-    }
-    if row.try_get(1).map_err(read)? {
-        return Err(Error::permanent(
-            "the server is read-only, as a replica is; name the primary \
-             (and check default_transaction_read_only)",
-            None,
-        ));
-    }
-    let lends_sessions = lends_sessions(&mut own, pool).await.map_err(explain)?;
-    own.close().await.map_err(explain)?;
+    let told = (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))();
+    let (version, read_only, genuine) = told.map_err(explain)?;
+    judge(version, read_only, genuine)?;
+    let lends_sessions = in_time(lends_sessions(&mut own, pool)).await.map_err(explain)?;
+    in_time(own.close()).await.map_err(explain)?;
     Ok(Server { lends_sessions })
+}
+
+/// Whether such a server can be used.
+fn judge(version: i32, read_only: bool, genuine: bool) -> Result<()> {
+    let refused = match () {
+        () if !genuine => {
+            "it speaks PostgreSQL's protocol but is another kind of server; name a real one".into()
+        }
+        () if version < OLDEST => format!(
+            "the server is PostgreSQL {version}, and {OLDEST} is the oldest that serves; upgrade it"
+        ),
+        () if read_only => "the server is read-only, as a replica is; name the primary \
+             (and check default_transaction_read_only)"
+            .into(),
+        () => return Ok(()),
+    };
+    Err(Error::permanent(refused, None))
 }
 
 /// Whether two connections of ours were ever served by one session, or one by two. Asked more than
@@ -158,15 +156,39 @@ pub async fn check(pool: &PgPool) -> Result<Server> {
 async fn lends_sessions(own: &mut PgConnection, pool: &PgPool) -> sqlx::Result<bool> {
     const WHO: &str = "SELECT pg_backend_pid()";
     let mut first = None;
+    // One for all rounds: to give one back takes a while, and a server may have few.
+    let mut line = Line::open(pool).await?;
     for _ in 0..4 {
         let mine: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
-        let mut tx = pool.begin().await?;
+        let mut tx = line.begin().await?;
         let other: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *tx).await?.try_get(0)?;
         let again: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
-        tx.rollback().await?;
+        let ended = tx.rollback().await;
+        line.heard(&ended);
+        ended?;
         if other == mine || again != mine || *first.get_or_insert(mine) != mine {
             return Ok(true);
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fault;
+
+    #[test]
+    fn servers_that_cannot_serve_are_refused_with_what_to_do() {
+        judge(OLDEST, false, true).expect("the oldest that serves");
+        for (server, hint) in [
+            ((OLDEST - 1, false, true), "12 is the oldest"),
+            ((15, true, true), "name the primary"),
+            ((13, false, false), "another kind of server"),
+        ] {
+            let error = judge(server.0, server.1, server.2).expect_err(hint);
+            assert_eq!(error.fault, Fault::Permanent);
+            assert!(error.to_string().contains(hint), "{error}");
+        }
+    }
 }

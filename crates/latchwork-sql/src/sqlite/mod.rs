@@ -6,6 +6,7 @@
 
 mod error;
 mod migrate;
+mod network;
 mod open;
 mod options;
 

@@ -11,6 +11,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions, Connection, Sqlite as Driver, Transaction};
 
 use super::error::explain;
+use super::network;
 use super::options::{Options, Synchronous};
 use crate::{Error, Fault, Result};
 
@@ -42,6 +43,9 @@ impl Sqlite {
         // A later change of the working directory must not change the database.
         let path = std::path::absolute(&options.path)
             .map_err(|e| Error::permanent("the file's path is none", Some(e.into())))?;
+        if !options.allow_network {
+            network::refuse(&path)?;
+        }
         let synchronous = match options.synchronous {
             Synchronous::Full => SqliteSynchronous::Full,
             Synchronous::Normal => SqliteSynchronous::Normal,

@@ -16,6 +16,9 @@ pub struct Options {
     pub create: bool,
     /// When a commit is on the disk.
     pub synchronous: Synchronous,
+    /// Whether a file on a network file system is accepted. Only for one that a single machine
+    /// uses: a database is not safe there otherwise.
+    pub allow_network: bool,
 }
 
 /// What a commit waits for.
@@ -33,11 +36,12 @@ const WRITE: &str = "write sqlite:///directory/file.db";
 impl Options {
     /// The defaults for a file.
     pub fn at(path: impl Into<PathBuf>) -> Self {
-        Options { path: path.into(), create: true, synchronous: Synchronous::Full }
+        let synchronous = Synchronous::Full;
+        Options { path: path.into(), create: true, synchronous, allow_network: false }
     }
 
     /// Reads `sqlite:///absolute/file.db`, `sqlite:relative.db` and their parameters
-    /// `mode=rwc|rw` and `synchronous=full|normal`.
+    /// `mode=rwc|rw`, `synchronous=full|normal` and `allow-network-fs=true`.
     ///
     /// # Errors
     /// When it is no such address.
@@ -69,10 +73,11 @@ impl Options {
                 "mode=ro" => return Err(wrong("mode=ro cannot work: everything here writes")),
                 "synchronous=full" => options.synchronous = Synchronous::Full,
                 "synchronous=normal" => options.synchronous = Synchronous::Normal,
+                "allow-network-fs=true" => options.allow_network = true,
                 _ => {
                     return Err(wrong(
-                        "its parameters are mode=rwc or mode=rw, and synchronous=full or \
-                         synchronous=normal",
+                        "its parameters are mode=rwc or mode=rw, synchronous=full or \
+                         synchronous=normal, and allow-network-fs=true",
                     ));
                 }
             }
@@ -106,6 +111,8 @@ mod tests {
         }
         let options = Options::parse("sqlite:a?mode=rw&synchronous=normal").expect("good");
         assert!(!options.create && options.synchronous == Synchronous::Normal);
+        assert!(!options.allow_network);
+        assert!(Options::parse("sqlite:a?allow-network-fs=true").expect("good").allow_network);
     }
 
     #[test]

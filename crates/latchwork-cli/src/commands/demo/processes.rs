@@ -17,29 +17,42 @@ use crate::{show, span};
 const ADD_ONE: &str = r#"n=$(cat "$0"); sleep 0.05; echo $((n + 1)) > "$0""#;
 
 pub(super) fn counting(story: &mut Story, directory: &Path) -> Result<(), Failure> {
-    const PROCESSES: usize = 5;
     story.chapter(
         "Several processes",
         "Five shells add one to a number in a file: first as they are, then under `latchwork lock`.",
     );
-    let number = directory.join("number");
-    let count = |command: &dyn Fn() -> Command| -> Result<String, Failure> {
-        fs::write(&number, "0\n").map_err(failed)?;
-        let started: Vec<_> = (0..PROCESSES).map(|_| command().spawn()).collect();
-        for child in started {
-            child.and_then(|mut child| child.wait()).map_err(failed)?;
-        }
-        Ok(fs::read_to_string(&number).map_err(failed)?.trim().to_owned())
-    };
-    let add_one = ["sh".as_ref(), "-c".as_ref(), ADD_ONE.as_ref(), number.as_os_str()];
-    let bare = count(&|| {
+    let bare = count(directory, |add_one| {
         let mut sh = Command::new(add_one[0]);
         sh.args(&add_one[1..]);
         sh
     })?;
     story.say(&format!("Without a lock: five times plus one is {bare}."));
-    let locked = count(&|| latchwork_lock(directory, "number", &add_one))?;
+    let locked = count(directory, |add_one| latchwork_lock(directory, "number", add_one))?;
     story.promise(&format!("under the lock: five times plus one is {locked}"), locked == "5")
+}
+
+/// The same under a lock at an address.
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
+pub(super) fn count_to_five(directory: &Path, address: &str, key: &str) -> Result<String, Failure> {
+    count(directory, |add_one| {
+        let mut command = locking(key, add_one);
+        // Everybody can see the arguments of a process; an address may hold a password.
+        command.env("LATCHWORK_AT", address);
+        command
+    })
+}
+
+/// Five times plus one, by processes that all begin at once.
+fn count(directory: &Path, command: impl Fn(&[&OsStr]) -> Command) -> Result<String, Failure> {
+    const PROCESSES: usize = 5;
+    let number = directory.join("number");
+    fs::write(&number, "0\n").map_err(failed)?;
+    let add_one = ["sh".as_ref(), "-c".as_ref(), ADD_ONE.as_ref(), number.as_os_str()];
+    let started: Vec<_> = (0..PROCESSES).map(|_| command(&add_one).spawn()).collect();
+    for child in started {
+        child.and_then(|mut child| child.wait()).map_err(failed)?;
+    }
+    Ok(fs::read_to_string(&number).map_err(failed)?.trim().to_owned())
 }
 
 pub(super) async fn who_holds_what(story: &mut Story, directory: &Path) -> Result<(), Failure> {
@@ -122,15 +135,17 @@ fn open(directory: &Path) -> Result<Locks, Failure> {
     Ok(Locks::new(FileLockProvider::builder(directory.join("locks")).open()?))
 }
 
-/// `latchwork lock KEY -- command`, by this very program.
+/// `latchwork lock KEY -- command` in a directory, by this very program.
 fn latchwork_lock(directory: &Path, key: &str, command: &[&OsStr]) -> Command {
-    let mut latchwork = Command::new("/proc/self/exe");
+    let mut latchwork = locking(key, command);
+    latchwork.env("LATCHWORK_AT", directory.join("locks"));
     latchwork
-        .args(["lock", key, "--ttl", "2s", "--wait", "10s", "--at"])
-        .arg(directory.join("locks"))
-        .arg("--")
-        .args(command)
-        .stdin(Stdio::null());
+}
+
+fn locking(key: &str, command: &[&OsStr]) -> Command {
+    let mut latchwork = Command::new("/proc/self/exe");
+    latchwork.args(["lock", key, "--ttl", "2s", "--wait", "10s", "--"]);
+    latchwork.args(command).stdin(Stdio::null());
     latchwork
 }
 

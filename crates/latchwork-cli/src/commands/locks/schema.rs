@@ -9,6 +9,7 @@ use crate::voice::out;
 const EXAMPLES: &str = "\
 Examples:
   latchwork locks schema --at postgres: | psql mydatabase
+  latchwork locks schema --at mysql: | mariadb mydatabase
   latchwork locks schema --at sqlite:";
 
 /// Print the tables that a database needs for locks, as SQL.
@@ -18,7 +19,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Schema {
-    /// An address of the database, or its kind: postgres: or sqlite:. Nothing is connected to.
+    /// An address of the database, or its kind: postgres:, mysql: or sqlite:. Nothing is connected to.
     #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
     at: String,
 }

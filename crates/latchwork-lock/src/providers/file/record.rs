@@ -127,7 +127,7 @@ impl Record {
             boot_id: boot_id.to_owned(),
             last_fence: rules.last_fence,
             holders: rules.holders.iter().map(holder).collect(),
-            waiters: rules.queue.iter().map(waiter).collect(),
+            waiters: rules.queue.iter().map(|party| waiter(party)).collect(),
         }
     }
 
@@ -188,7 +188,7 @@ impl Record {
             return rules;
         }
         rules.holders.extend(self.holders.iter().map(|held| Held {
-            party: held.who.party(held.handed_over, Moment::NEVER),
+            party: held.who.party(held.handed_over, Moment::NEVER).into(),
             fence: held.fence,
             previous: held.previous_fence,
             expires: held.expires_boot_ns,
@@ -197,7 +197,7 @@ impl Record {
         rules.queue.extend(
             self.waiters
                 .iter()
-                .map(|w| w.who.party(false, w.until_boot_ns.unwrap_or(Moment::NEVER))),
+                .map(|w| w.who.party(false, w.until_boot_ns.unwrap_or(Moment::NEVER)).into()),
         );
         rules
     }

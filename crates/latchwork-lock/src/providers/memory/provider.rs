@@ -99,16 +99,13 @@ impl LockProvider for InMemoryLockProvider {
         again: bool,
         waker: &Waker,
     ) -> Option<Poll<Result<Acquired>>> {
-        if !again && let Some(fence) = self.store.take_free(request) {
-            return Some(Poll::Ready(Ok(Acquired::Granted(Grant::first(fence)))));
-        }
-        Some(self.store.poll(request, again, waker).map(Ok))
+        self.store.poll(request, again, waker)
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         // Whoever asks this way may have another clock, and ours decides.
         let request = AcquireRequest { sent_at: self.store.clock.now(), ..request.clone() };
-        Ok(Waiting::new(&self.store, &request).await)
+        Waiting::new(&self.store, &request).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {

@@ -1,4 +1,9 @@
 //! Where the truth lives: 512 shards of entries that exist only while somebody holds or waits.
+//!
+//! The way from one holder to the next goes by [`Clock::recent`], since a look at the hardware is
+//! a quarter of the whole way. What has run out is judged by that moment, which is too early, and
+//! what begins by that moment and the lag, which is late enough: so no lease ends before its ttl.
+//! The client's trust begins at the very same reading, so it ends first however large the lag was.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,14 +12,13 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use smallvec::SmallVec;
 
 use super::record::{Ended, Entries, Seat, State, party};
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
 use crate::rules::{Id, Reporter, Rules, Verdict};
 use crate::{
-    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Wait,
+    AcquireRequest, Acquired, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Result, Wait,
     process_label,
 };
 
@@ -23,13 +27,35 @@ use crate::{
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 9;
 
-/// Tasks to wake once the shard is unlocked.
-type Wakers = SmallVec<[Waker; 2]>;
+/// Tasks to wake once the shard is unlocked: mostly one.
+#[derive(Default)]
+struct Wakers {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Wakers {
+    fn add(&mut self, waker: Option<Waker>) {
+        if self.first.is_none() {
+            self.first = waker;
+        } else {
+            self.more.extend(waker);
+        }
+    }
+
+    fn wake(self) {
+        for waker in self.first.into_iter().chain(self.more) {
+            waker.wake();
+        }
+    }
+}
 
 pub(super) struct Store {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) timer: Timer,
+    /// How far the clock's recent moment may be behind.
+    lag: Duration,
     /// Wall clock in microseconds at the clock's own zero: fences begin there, so that they grow
     /// over a restart of the process too.
     epoch_micros: u64,
@@ -43,6 +69,9 @@ struct Shard {
     /// Leases that left their guard, by their expiry: nobody's drop will clean up after them.
     handed_over: BinaryHeap<Reverse<(Moment, Key)>>,
 }
+
+/// As the port has it, from the leaves on: a grant that is wrapped once more is copied once more.
+pub(super) type Answer = Option<Poll<Result<Acquired>>>;
 
 /// What a waiter finds when it looks.
 enum Look {
@@ -68,6 +97,7 @@ impl Store {
         Store {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             timer: Timer::default(),
+            lag: clock.lag(),
             clock,
             epoch_micros: wall.saturating_sub(micros),
         }
@@ -77,53 +107,42 @@ impl Store {
         self.shards[(hash >> (64 - SHARD_BITS)) as usize].lock()
     }
 
-    /// Takes a key that nobody has.
-    #[inline]
-    pub(super) fn take_free(&self, request: &AcquireRequest) -> Option<Fence> {
-        let mut shard = self.shard(request.key.process_hash());
-        shard.take_free(request, request.sent_at, self.epoch_micros)
-    }
-
     /// Asks for a lease, the first time or `again` by one that waits.
+    #[inline]
     pub(super) fn poll(
         self: &Arc<Self>,
         request: &AcquireRequest,
         again: bool,
         waker: &Waker,
-    ) -> Poll<Acquired> {
+    ) -> Answer {
         if again {
             return self.poll_again(request, waker);
         }
         self.ask(request, waker, request.sent_at)
     }
 
-    fn poll_again(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker) -> Poll<Acquired> {
+    fn poll_again(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker) -> Answer {
         match self.look(&request.key, request.token.expose(), waker) {
-            Look::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
-            Look::Waiting => Poll::Pending,
+            Look::Granted(grant) => Some(Poll::Ready(Ok(Acquired::Granted(grant)))),
+            Look::Waiting => Some(Poll::Pending),
             // Its time is over, or it did not claim in time and the key went on to the next.
             Look::Gone => {
-                let now = self.clock.now();
-                self.ask(request, waker, now).map(|answer| match answer {
-                    Acquired::Granted(grant) => {
-                        let trusted_from = grant.trusted_from.or(Some(now));
-                        Acquired::Granted(Grant { waited: true, trusted_from, ..grant })
-                    }
-                    taken => taken,
-                })
+                let now = self.clock.recent();
+                let mut answer = self.ask(request, waker, now);
+                if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = &mut answer {
+                    grant.waited = true;
+                    grant.trusted_from.get_or_insert(now);
+                }
+                answer
             }
         }
     }
 
-    fn ask(
-        self: &Arc<Self>,
-        request: &AcquireRequest,
-        waker: &Waker,
-        now: Moment,
-    ) -> Poll<Acquired> {
+    #[inline]
+    fn ask(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker, now: Moment) -> Answer {
         let mut shard = self.shard(request.key.process_hash());
-        match shard.take_free(request, now, self.epoch_micros) {
-            Some(fence) => Poll::Ready(Acquired::Granted(Grant::first(fence))),
+        match shard.take_free(request, now, self.lag, self.epoch_micros) {
+            Some(fence) => Some(Poll::Ready(Ok(Acquired::Granted(Grant::first(fence))))),
             None => self.ask_for_taken(shard, request, waker, now),
         }
     }
@@ -135,47 +154,51 @@ impl Store {
         request: &AcquireRequest,
         waker: &Waker,
         now: Moment,
-    ) -> Poll<Acquired> {
+    ) -> Answer {
         let key = &request.key;
         let Shard { entries, last_fence, due, .. } = &mut *shard;
+        let begins = now.after(self.lag);
         let mut fence = || next_fence(last_fence, self.epoch_micros, now);
         let Some(entry) = entries.find(key) else {
             unreachable!("the key was taken, and the shard is locked");
         };
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakers::default();
         let rules = entry.rules();
         if rules.expire(now) {
-            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+            rules.admit(begins, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
         }
         let deadline = match request.wait {
             Wait::No => Moment::default(),
-            Wait::For(span) => request.sent_at.after(span),
+            Wait::For(span) => request.sent_at.after(self.lag).after(span),
             Wait::Forever => Moment::NEVER,
         };
         let wait = now < deadline;
         let seat = Seat { waker: wait.then(|| waker.clone()), deadline };
-        let verdict = rules.ask(party(request, now, seat), wait, now, &mut fence);
+        let verdict = rules.ask(party(request, begins, seat), wait, begins, &mut fence);
         // A take-over may have made a writer a reader, and room for others.
         if !rules.queue.is_empty() {
-            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+            rules.admit(begins, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
         }
         let mut look = rules.look_again();
         let answer = match verdict {
-            Verdict::Granted(grant) => Poll::Ready(Acquired::Granted(grant)),
+            Verdict::Granted(grant) => {
+                let trusted_from = grant.trusted_from.map(|_| now);
+                Some(Poll::Ready(Ok(Acquired::Granted(Grant { trusted_from, ..grant }))))
+            }
             Verdict::Queued => {
                 look = look.min(deadline);
-                Poll::Pending
+                Some(Poll::Pending)
             }
             Verdict::Refused => {
-                let report = Reporter::new(&*self.clock);
+                let report = self.reporter();
                 let holder = rules.holders.first();
                 let holder = holder.map(|h| Box::new(report.holder(h, process_label())));
-                Poll::Ready(Acquired::Taken(holder))
+                Some(Poll::Ready(Ok(Acquired::Taken(holder))))
             }
         };
         *due = (*due).min(look);
         drop(shard);
-        wake_all(wakers);
+        wakers.wake();
         self.timer.ring_at(self, look);
         answer
     }
@@ -184,17 +207,17 @@ impl Store {
     fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
-        let Some(entry) = shard.entries.find(key) else {
+        let Some(entry) = shard.entries.find_for(key, id) else {
             return Look::Gone;
         };
         let rules = entry.rules();
         if let Some(held) = rules.holder_mut(id) {
-            let now = self.clock.now();
+            let now = self.clock.recent();
             if held.expires <= now {
                 return Look::Gone;
             }
             held.claimed = true;
-            held.expires = now.after(held.party.ttl);
+            held.expires = now.after(self.lag).after(held.party.ttl);
             return Look::Granted(held.grant(true, Some(now)));
         }
         match rules.queue.iter_mut().find(|w| w.id == id) {
@@ -216,9 +239,9 @@ impl Store {
         if let Some(until) = lone_until {
             shard.entries.end_lone(key, id);
             drop(shard);
-            return until > self.clock.now();
+            return until > self.clock.recent();
         }
-        self.change_in(shard, key, |rules, now| match rules.release(id) {
+        self.change_in(shard, key, Some(id), |rules, now| match rules.release(id) {
             Some(held) => held.expires > now(),
             None => {
                 rules.leave(id);
@@ -236,7 +259,7 @@ impl Store {
             Ended::Yes | Ended::NoKey => return,
             Ended::Otherwise => {}
         }
-        self.change_in(shard, key, |rules, _| {
+        self.change_in(shard, key, Some(id), |rules, _| {
             if rules.release(id).is_none() {
                 rules.leave(id);
             }
@@ -244,8 +267,9 @@ impl Store {
     }
 
     pub(super) fn renew(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> bool {
-        self.change(key, |rules, now| {
-            let now = now();
+        // The client counts from a reading of its own before it asked: only a later one is safe.
+        let now = self.clock.now();
+        self.change(key, |rules, _| {
             rules.expire(now);
             rules.renew(id, ttl, now)
         })
@@ -283,7 +307,7 @@ impl Store {
     }
 
     pub(super) fn break_lock(self: &Arc<Self>, key: &Key, fence: Option<Fence>) -> Vec<Holder> {
-        let report = Reporter::new(&*self.clock);
+        let report = self.reporter();
         let broken = self.change(key, |rules, now| {
             rules.expire(now());
             rules.break_lock(fence)
@@ -293,7 +317,7 @@ impl Store {
     }
 
     pub(super) fn inspect(&self, key: &Key) -> Inspection {
-        let report = Reporter::new(&*self.clock);
+        let report = self.reporter();
         let hash = key.process_hash();
         let mut shard = self.shard(hash);
         match shard.entries.find(key) {
@@ -304,7 +328,7 @@ impl Store {
 
     /// Everything with this beginning that is held or waited for, unsorted.
     pub(super) fn list(&self, prefix: &str) -> Vec<Inspection> {
-        let report = Reporter::new(&*self.clock);
+        let report = self.reporter();
         let mut found = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -335,16 +359,21 @@ impl Store {
     pub(super) fn tick(&self, now: Moment) -> Moment {
         let mut next = Moment::NEVER;
         for shard in &self.shards {
-            let mut wakers = Wakers::new();
+            let mut wakers = Wakers::default();
             let mut shard = shard.lock();
             if shard.due <= now {
                 shard.tick(now, self.epoch_micros, &mut wakers);
             }
             next = next.min(shard.due);
             drop(shard);
-            wake_all(wakers);
+            wakers.wake();
         }
         next
+    }
+
+    /// Leases begin a lag after the moment that was read, and are shown from then on.
+    fn reporter(&self) -> Reporter {
+        Reporter::new(&*self.clock).ahead(self.lag)
     }
 
     /// One change of an existing key, then hands it on to whoever is next.
@@ -353,27 +382,32 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
-        self.change_in(self.shard(key.process_hash()), key, change)
+        self.change_in(self.shard(key.process_hash()), key, None, change)
     }
 
     fn change_in<T>(
         self: &Arc<Self>,
         mut shard: MutexGuard<'_, Shard>,
         key: &Key,
+        id: Option<Id>,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
-        let mut wakers = Wakers::new();
+        let mut wakers = Wakers::default();
         let Shard { entries, last_fence, due, .. } = &mut *shard;
-        let entry = entries.find(key)?;
+        let entry = match id {
+            Some(id) => entries.find_for(key, id),
+            None => entries.find(key),
+        }?;
         let mut read = None;
-        let mut now = || *read.get_or_insert_with(|| self.clock.now());
+        let mut now = || *read.get_or_insert_with(|| self.clock.recent());
         let rules = entry.rules();
         let out = change(rules, &mut now);
         if !rules.queue.is_empty() {
             let now = now();
             let mut fence = || next_fence(last_fence, self.epoch_micros, now);
             rules.expire(now);
-            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), &mut wakers));
+            let begins = now.after(self.lag);
+            rules.admit(begins, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
         }
         let look = rules.look_again();
         *due = (*due).min(look);
@@ -384,7 +418,7 @@ impl Store {
         } else {
             drop(shard);
         }
-        wake_all(wakers);
+        wakers.wake();
         self.timer.ring_at(self, look);
         Some(out)
     }
@@ -393,7 +427,13 @@ impl Store {
 impl Shard {
     /// Takes a key that nobody has.
     #[inline(always)]
-    fn take_free(&mut self, request: &AcquireRequest, now: Moment, epoch: u64) -> Option<Fence> {
+    fn take_free(
+        &mut self,
+        request: &AcquireRequest,
+        now: Moment,
+        lag: Duration,
+        epoch: u64,
+    ) -> Option<Fence> {
         if !self.handed_over.is_empty() {
             self.forget_handed_over(now);
         }
@@ -401,7 +441,7 @@ impl Shard {
         let entry = self.entries.vacant(&request.key)?;
         let fence = next_fence(&mut self.last_fence, epoch, now);
         entry.key.clone_from(&request.key);
-        entry.state.begin(request, now, fence);
+        entry.state.begin(request, now.after(lag), fence);
         Some(fence)
     }
 
@@ -417,12 +457,12 @@ impl Shard {
             rules.queue.retain_mut(|w| {
                 let stays = w.extra.deadline > now;
                 if !stays {
-                    wake(w.extra.waker.take(), wakers);
+                    wakers.add(w.extra.waker.take());
                 }
                 stays
             });
             let mut fence = || next_fence(last_fence, epoch_micros, now);
-            rules.admit(now, &mut fence, |held| wake(held.party.extra.waker.take(), wakers));
+            rules.admit(now, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
             let deadlines = rules.queue.iter().map(|w| w.extra.deadline);
             *due = deadlines.fold(*due, Moment::min).min(rules.look_again());
             !rules.is_empty()
@@ -460,14 +500,4 @@ fn next_fence(last: &mut u64, epoch_micros: u64, now: Moment) -> Fence {
     let micros = epoch_micros + now.as_nanos() / 1_000;
     *last = (*last + 1).max(micros);
     Fence::new(*last)
-}
-
-fn wake(waker: Option<Waker>, wakers: &mut Wakers) {
-    wakers.extend(waker);
-}
-
-fn wake_all(wakers: Wakers) {
-    for waker in wakers {
-        waker.wake();
-    }
 }

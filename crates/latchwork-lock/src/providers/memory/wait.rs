@@ -9,7 +9,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::store::Store;
-use crate::{AcquireRequest, Acquired, Moment};
+use crate::{AcquireRequest, Acquired, Moment, Result};
 
 /// A request that waits for its turn. Dropped, it leaves the queue or hands on what it was given.
 pub(super) struct Waiting<'a> {
@@ -25,10 +25,11 @@ impl<'a> Waiting<'a> {
 }
 
 impl Future for Waiting<'_> {
-    type Output = Acquired;
+    type Output = Result<Acquired>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Acquired> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
         let answer = self.store.poll(self.request, self.queued, cx.waker());
+        let answer = answer.unwrap_or(Poll::Pending);
         self.queued = answer.is_pending();
         answer
     }

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use latchwork_sql::postgres::is_mixed_up;
+use latchwork_sql::postgres::{Line, in_time, is_mixed_up, is_silence};
 use parking_lot::Mutex;
 use sqlx::postgres::{PgPool, PgRow};
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::record::{self, Asker, Row};
 use super::watch::Desk;
 use super::{error, schema};
-use crate::rules::{Id, Rules};
-use crate::{Clock, Fence, Inspection, Key, Mode, Moment, Owner, Page, PageRequest, Result};
+use crate::rules::Rules;
+use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
@@ -32,16 +32,6 @@ pub(super) struct Store {
     pub(super) desk: Arc<Desk>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
-}
-
-/// A request for a key, as far as one message can carry it.
-pub(super) struct Take<'a> {
-    pub(super) key: &'a Key,
-    pub(super) id: Id,
-    pub(super) mode: Mode,
-    pub(super) owner: Option<&'a Owner>,
-    pub(super) note: Option<&'a str>,
-    pub(super) ttl: Duration,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -93,14 +83,20 @@ impl Store {
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let turn = turn(key);
-        let (mut tx, row) = loop {
-            let mut tx = self.begin(turn).await.map_err(wrong)?;
+        let (mut line, row) = loop {
+            let mut line = self.begin(turn).await.map_err(wrong)?;
             let trusted = self.has_own_sessions();
-            match self.query(schema::LOAD).bind(key.as_str()).fetch_one(&mut *tx).await {
-                Ok(row) => break (tx, row),
-                // Once more, and from now on without what a session would have to remember.
-                Err(error) if trusted && self.learns_from(&error) => {}
-                Err(error) => return Err(wrong(error)),
+            let load = self.query(schema::LOAD).bind(key.as_str());
+            let loaded = in_time(load.fetch_one(&mut *line)).await;
+            match loaded {
+                Ok(row) => break (line, row),
+                Err(error) => {
+                    let error = undo(line, error).await;
+                    // Once more, and from now on without what a session would have to remember.
+                    if !(trusted && self.learns_from(&error)) {
+                        return Err(wrong(error));
+                    }
+                }
             }
         };
         let (now, fences, before) = loaded(during, &row)?;
@@ -113,23 +109,29 @@ impl Store {
         let known: Vec<Fence> = before.iter().filter_map(Row::fence).collect();
         let (gone, new) = record::difference(&before, record::rows(key, &rules));
         if gone.is_empty() && new.is_empty() {
-            tx.rollback().await.map_err(wrong)?;
+            end(line, schema::ROLLBACK).await.map_err(wrong)?;
             return Ok((out, rules, now));
         }
         let joins = new.iter().any(|row| row.waits_in(&self.client));
         let beats = joins && !self.is_alive();
         let begun = self.clock.now();
-        if beats {
-            let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
-            sqlx::raw_sql(beat).execute(&mut *tx).await.map_err(wrong)?;
-        }
         let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
-        let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
-        save.execute(&mut *tx).await.map_err(|error| match self.learns_from(&error) {
-            true => error::again(during, error),
-            false => wrong(error),
-        })?;
-        tx.commit().await.map_err(wrong)?;
+        let saved = in_time(async {
+            if beats {
+                let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
+                sqlx::raw_sql(beat).execute(&mut *line).await?;
+            }
+            let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
+            save.execute(&mut *line).await
+        });
+        if let Err(error) = saved.await {
+            let error = undo(line, error).await;
+            return Err(match self.learns_from(&error) {
+                true => error::again(during, error),
+                false => wrong(error),
+            });
+        }
+        end(line, schema::COMMIT).await.map_err(wrong)?;
         if beats {
             self.was_alive_at(begun);
         }
@@ -139,66 +141,34 @@ impl Store {
 
     /// Lifts the fences to the clock, where they are far below it.
     pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
-        let mut tx = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
-        sqlx::raw_sql(schema::RAISE).execute(&mut *tx).await?;
-        tx.commit().await
-    }
-
-    /// Takes a key that nobody uses, in one message; none where the rules must decide.
-    pub(super) async fn take(&self, during: &'static str, ask: &Take<'_>) -> Result<Option<Fence>> {
-        let query = sqlx::query(schema::TAKE)
-            .bind(turn(ask.key))
-            .bind(ask.key.as_str())
-            .bind(record::hex(ask.id))
-            .bind(ask.mode == Mode::Shared)
-            .bind(ask.owner.map(Owner::as_str))
-            .bind(ask.note)
-            .bind(&*self.process)
-            .bind(&*self.client)
-            .bind(record::ttl_micros(ask.ttl));
-        // Whether a lost question was heard, the rules will see by its id.
-        let drawn: Option<i64> = self.short(during, query).await?.unwrap_or(None);
-        Ok(drawn.map(record::fence_of))
-    }
-
-    /// Gives back a key that nobody else uses, in one message: whether it was held; none where the
-    /// rules must decide.
-    pub(super) async fn give_back(
-        &self,
-        during: &'static str,
-        key: &Key,
-        id: Id,
-    ) -> Result<Result<Option<bool>>> {
-        let query =
-            sqlx::query(schema::DROP).bind(turn(key)).bind(key.as_str()).bind(record::hex(id));
-        self.short(during, query).await
-    }
-
-    /// One statement as a transaction of its own; none where a pooler might give its parts to
-    /// two sessions. The inner error is a connection that died, perhaps long before: whether it was
-    /// heard is not known.
-    async fn short<T>(&self, during: &'static str, query: Query<'_>) -> Result<Result<Option<T>>>
-    where
-        Option<T>: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
-    {
-        if !self.has_own_sessions() {
-            return Ok(Ok(None));
+        let mut line = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
+        match in_time(sqlx::raw_sql(schema::RAISE).execute(&mut *line)).await {
+            Ok(_) => end(line, schema::COMMIT).await,
+            Err(error) => Err(undo(line, error).await),
         }
-        match query.fetch_one(&self.pool).await.and_then(|row| row.try_get(0)) {
-            Err(error) if self.learns_from(&error) => Ok(Ok(None)),
-            Err(error) if is_broken(&error) => Ok(Err(error::driver(during, error))),
-            out => out.map(Ok).map_err(|e| error::driver(during, e)),
-        }
+    }
+
+    /// A statement without parameters, which passes any pooler.
+    pub(super) async fn tell_server(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
+        let mut line = Line::open(&self.pool).await?;
+        let told = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *line)).await;
+        line.heard(&told);
+        told
     }
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
     /// reason to give up: nothing was asked of it yet.
-    async fn begin(&self, turn: i64) -> sqlx::Result<sqlx::Transaction<'static, sqlx::Postgres>> {
+    async fn begin(&self, turn: i64) -> sqlx::Result<Line> {
         let mut left = self.pool.options().get_max_connections();
         loop {
-            match self.pool.begin_with(AssertSqlSafe(schema::begin(turn))).await {
-                Err(error) if left > 0 && is_broken(&error) => left -= 1,
-                out => return out,
+            let mut line = Line::open(&self.pool).await?;
+            let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(turn)));
+            match in_time(begin.execute(&mut *line)).await {
+                Ok(_) => return Ok(line),
+                Err(error) => match undo(line, error).await {
+                    error if left > 0 && is_broken(&error) => left -= 1,
+                    error => return Err(error),
+                },
             }
         }
     }
@@ -217,15 +187,18 @@ impl Store {
             let left = next.since(now).as_micros();
             notices.push((&*first.extra.client, format!("{}:{left}", record::hex(first.id))));
         }
+        let mut told = String::new();
         for (client, notice) in notices {
             if *client == *self.client {
                 self.desk.hear(&notice, &*self.clock);
-                continue;
+            } else {
+                told.push_str(&schema::notify(client, &notice));
             }
-            let told = AssertSqlSafe(schema::notify(client, &notice));
-            if let Err(error) = sqlx::raw_sql(told).execute(&self.pool).await {
-                tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
-            }
+        }
+        if !told.is_empty()
+            && let Err(error) = self.tell_server(told).await
+        {
+            tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
         }
     }
 
@@ -271,10 +244,16 @@ impl Store {
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
     async fn read(&self, query: Query<'_>) -> sqlx::Result<Vec<PgRow>> {
-        let mut tx = self.pool.begin().await?;
-        let rows = query.fetch_all(&mut *tx).await?;
-        tx.commit().await?;
-        Ok(rows)
+        let mut line = Line::open(&self.pool).await?;
+        let rows = in_time(async {
+            let mut tx = line.begin().await?;
+            let rows = query.fetch_all(&mut *tx).await?;
+            tx.commit().await?;
+            Ok(rows)
+        })
+        .await;
+        line.heard(&rows);
+        rows
     }
 
     /// A statement that the session remembers only where the session is ours. The driver would look
@@ -292,7 +271,7 @@ impl Store {
     }
 
     /// Whether this error gives a pooler away that looked honest when it was asked.
-    fn learns_from(&self, error: &sqlx::Error) -> bool {
+    pub(super) fn learns_from(&self, error: &sqlx::Error) -> bool {
         let mixed_up = is_mixed_up(error);
         if mixed_up {
             self.own_sessions.store(false, Ordering::Release);
@@ -311,19 +290,41 @@ impl Store {
 }
 
 /// The number of a key's advisory lock.
-fn turn(key: &Key) -> i64 {
+pub(super) fn turn(key: &Key) -> i64 {
     record::number_of("latchwork_lock:", key.as_str())
 }
 
+/// Ends a transaction by its last word.
+async fn end(mut line: Line, word: &'static str) -> sqlx::Result<()> {
+    let ended = in_time(sqlx::raw_sql(word).execute(&mut *line)).await;
+    line.heard(&ended);
+    ended.map(drop)
+}
+
+/// Rolls back, if the server is still there to do it.
+async fn undo(line: Line, error: sqlx::Error) -> sqlx::Error {
+    if matches!(error, sqlx::Error::Database(_)) {
+        let _ = end(line, schema::ROLLBACK).await;
+    }
+    error
+}
+
 /// Whether the connection is gone and nothing was done.
-fn is_broken(error: &sqlx::Error) -> bool {
+pub(super) fn is_broken(error: &sqlx::Error) -> bool {
     match error {
+        // To ask the next one would take as long again.
+        error if is_silence(error) => false,
         sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
         sqlx::Error::Database(told) => {
             matches!(told.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
         }
         _ => false,
     }
+}
+
+/// Whether somebody has been in the middle of an edit for longer than a message waits.
+pub(super) fn is_held_up(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|told| told.code()).as_deref() == Some("55P03")
 }
 
 fn loaded(during: &'static str, row: &PgRow) -> Result<(Moment, Vec<i64>, Vec<Row>)> {

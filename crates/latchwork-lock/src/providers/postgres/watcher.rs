@@ -9,22 +9,27 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use latchwork_sql::postgres::in_time;
+use sqlx::Row as _;
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use sqlx::{AssertSqlSafe, Row as _};
 use tokio::runtime::Handle;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use super::error::NAME;
-use super::schema;
 use super::store::{ALIVE, Store};
 use super::watch::Standing;
+use super::{release, schema};
 use crate::retry::Backoff;
 use crate::rules::Id;
 use crate::{Error, Result};
 
 /// How often a process looks at its waiters where notices are heard.
 const FALLBACK: Duration = Duration::from_secs(1);
+
+/// How long a lease lies on the desk for a waiter that does not look. With the pause between two
+/// looks, that is less than the claim window.
+const UNCLAIMED: Duration = Duration::from_millis(800);
 
 /// The shortest tick that is granted where they are not.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
@@ -94,6 +99,13 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
             () = sleep(tick) => {}
         }
         store.desk.idle.store(false, Ordering::Release);
+        for (key, id) in store.desk.take_back(store.clock.now(), UNCLAIMED) {
+            let store = store.clone();
+            tokio::spawn(async move {
+                release::patiently(&store, &key, id).await;
+                store.desk.taken_back(id);
+            });
+        }
         let asked = store.desk.seated();
         if asked.is_empty() {
             continue;
@@ -119,12 +131,10 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
 async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
     if !store.is_alive() {
         let before = store.clock.now();
-        let beat = schema::beat(&store.client, ALIVE.as_micros());
-        sqlx::raw_sql(AssertSqlSafe(beat)).execute(&store.pool).await?;
+        store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
         store.was_alive_at(before);
     }
-    let rows =
-        sqlx::raw_sql(AssertSqlSafe(schema::look(&store.client))).fetch_all(&store.pool).await?;
+    let rows = store.tell_server(schema::look(&store.client)).await?;
     let mut standings = Vec::with_capacity(rows.len());
     for row in rows {
         let id: String = row.try_get(0)?;
@@ -181,9 +191,13 @@ async fn hear(store: &Store, heard_something: &mut bool) -> sqlx::Result<()> {
         .max_connections(1)
         .acquire_timeout(Duration::from_secs(5))
         .connect_lazy_with((*options).clone());
-    let mut listener = PgListener::connect_with(&own).await?;
-    listener.eager_reconnect(false);
-    listener.listen(&schema::channel(&store.client)).await?;
+    let mut listener = in_time(async {
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.eager_reconnect(false);
+        listener.listen(&schema::channel(&store.client)).await?;
+        Ok(listener)
+    })
+    .await?;
     // A session that is not ours alone takes the word LISTEN and never brings a notice: only an
     // echo proves that we hear.
     call(store).await?;
@@ -213,6 +227,5 @@ async fn hear(store: &Store, heard_something: &mut bool) -> sqlx::Result<()> {
 }
 
 async fn call(store: &Store) -> sqlx::Result<()> {
-    let call = AssertSqlSafe(schema::notify(&store.client, "echo"));
-    sqlx::raw_sql(call).execute(&store.pool).await.map(drop)
+    store.tell_server(schema::notify(&store.client, "echo")).await.map(drop)
 }

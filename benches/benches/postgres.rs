@@ -1,0 +1,394 @@
+//! Locks in PostgreSQL beside the server's own limits, as ratios of one run.
+//!
+//! `LATCHWORK_TEST_POSTGRES=postgres://… cargo bench -p latchwork-benches --bench postgres` takes
+//! some minutes. Goals are printed and not asserted: a busy machine is no fault of the code.
+#![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
+
+use std::future::ready;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use latchwork_benches::{
+    Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
+    play_the_holder, race, tasks,
+};
+use latchwork_lock::{Locks, PostgresLockProvider, Token};
+use sqlx::postgres::{PgAdvisoryLock, PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use tokio::runtime::Runtime;
+use tokio::sync::Barrier;
+use tokio::task::JoinSet;
+
+/// Of every pool but the advisory locks', which need one connection a lock.
+const POOL: u32 = 16;
+
+/// How many locks are held at once beside advisory locks.
+const AT_ONCE: usize = 64;
+
+fn main() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if runtime.block_on(play_the_holder()) {
+        return ExitCode::SUCCESS;
+    }
+    let Ok(server) = std::env::var("LATCHWORK_TEST_POSTGRES") else {
+        let hint = "no server: `scripts/services up postgres` starts one";
+        return latchwork_benches::missing("postgres", hint);
+    };
+    let scale = Scale::from_args();
+    let place = runtime.block_on(Place::new(server));
+
+    let mut speed =
+        Table::new("Acquire and release, uncontended: throughput in units of two UPDATEs");
+    for synchronous in [true, false] {
+        for tasks in [1, 8, 64] {
+            uncontended(scale, &runtime, &place, synchronous, tasks, &mut speed);
+        }
+    }
+    show(scale, speed);
+    let mut advisory = Table::new("Beside sqlx's PgAdvisoryLock, 64 tasks");
+    beside_advisory_locks(scale, &runtime, &place, &mut advisory);
+    show(scale, advisory);
+    let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
+    for waiters in [2, 16, 32, 64] {
+        hand_over(scale, &runtime, &place, waiters, 1, &mut handing);
+    }
+    hand_over(scale, &runtime, &place, 32, 2, &mut handing);
+    show(scale, handing);
+    let mut quiet = Table::new("Waiting and dying");
+    idle_waiters(scale, &runtime, &place, &mut quiet);
+    holder_killed(scale, &runtime, &place, &mut quiet);
+    show(scale, quiet);
+
+    runtime.block_on(place.remove());
+    ExitCode::SUCCESS
+}
+
+/// Prints what is done. A look has no figures worth reading.
+fn show(scale: Scale, table: Table) {
+    if scale.is_whole() {
+        table.print();
+    }
+}
+
+// ---- the place ---------------------------------------------------------------------------------
+
+/// A database of its own, so that the server's counters count nothing else.
+struct Place {
+    server: String,
+    name: String,
+    address: String,
+}
+
+impl Place {
+    async fn new(server: String) -> Self {
+        let name = format!("bench_{:x}", Token::random().expose());
+        let (base, _) = server.rsplit_once('/').expect("it names a database");
+        let place = Place { address: format!("{base}/{name}"), name, server };
+        place.admin(&format!("CREATE DATABASE {}", place.name)).await;
+        let pool = place.pool(true, 1).await;
+        let rows = "CREATE TABLE raw (id bigint PRIMARY KEY, number bigint NOT NULL); \
+                    INSERT INTO raw SELECT n, 0 FROM generate_series(0, 63) n";
+        sqlx::raw_sql(rows).execute(&pool).await.expect("rows");
+        pool.close().await;
+        place
+    }
+
+    async fn remove(self) {
+        self.admin(&format!("DROP DATABASE {} WITH (FORCE)", self.name)).await;
+    }
+
+    async fn admin(&self, sql: &str) {
+        let mut admin = PgConnection::connect(&self.server).await.expect("the server is there");
+        sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
+        admin.close().await.expect("closed");
+    }
+
+    /// A pool, with the settings that the provider's own has.
+    async fn pool(&self, synchronous: bool, size: u32) -> PgPool {
+        let options: PgConnectOptions = self.address.parse().expect("an address");
+        let commit = if synchronous { "on" } else { "off" };
+        PgPoolOptions::new()
+            .max_connections(size)
+            .acquire_timeout(Duration::from_secs(30))
+            .test_before_acquire(false)
+            .connect_with(options.options([("synchronous_commit", commit)]))
+            .await
+            .expect("the server is there")
+    }
+
+    async fn locks(&self, synchronous: bool) -> Locks {
+        let pool = self.pool(synchronous, POOL).await;
+        Locks::new(PostgresLockProvider::from_pool(pool).await.expect("the server is there"))
+    }
+
+    /// Transactions of this database that the server has counted.
+    async fn transactions(&self) -> i64 {
+        let mut admin = PgConnection::connect(&self.server).await.expect("the server is there");
+        let count = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1";
+        let row = sqlx::query(count).bind(&self.name).fetch_one(&mut admin).await.expect("counted");
+        admin.close().await.expect("closed");
+        row.try_get(0).expect("a number")
+    }
+}
+
+/// One durable one-row transaction.
+async fn update(pool: &PgPool, row: i64) {
+    let update = "UPDATE raw SET number = number + 1 WHERE id = $1";
+    sqlx::query(update).bind(row).execute(pool).await.expect("updated");
+}
+
+async fn cycle(locks: &Locks, key: &str) {
+    Released(locks.clone()).with(key, ready(())).await;
+}
+
+// ---- uncontended -------------------------------------------------------------------------------
+
+fn uncontended(
+    scale: Scale,
+    runtime: &Runtime,
+    place: &Place,
+    synchronous: bool,
+    count: u64,
+    table: &mut Table,
+) {
+    let locks = runtime.block_on(place.locks(synchronous));
+    let pool = runtime.block_on(place.pool(synchronous, POOL));
+    let ours = Contender::new("latchwork", |operations| {
+        tasks(runtime, count, operations, |task, each| {
+            let locks = locks.clone();
+            async move {
+                let key = format!("order:{task}");
+                for _ in 0..each {
+                    cycle(&locks, &key).await;
+                }
+            }
+        });
+    });
+    let raw = Contender::new("two UPDATEs", |operations| {
+        tasks(runtime, count, operations, |task, each| {
+            let pool = pool.clone();
+            async move {
+                for _ in 0..2 * each {
+                    update(&pool, task as i64).await;
+                }
+            }
+        });
+    });
+    let race = race(scale, &mut [ours, raw]);
+    let ratio = race.first_faster_than(1);
+    let goal = match (count, synchronous) {
+        (1 | 8, _) => Goal::Stretch(0.85, 1.1),
+        (_, true) => Goal::AtLeast(2.0),
+        (_, false) => Goal::AtLeast(1.5),
+    };
+    let commit = if synchronous { "on" } else { "off" };
+    let what = format!("{count} tasks, synchronous_commit {commit}");
+    table.row(&what, "two UPDATEs", ratio.median, ratio.to_string(), goal);
+    runtime.block_on(async {
+        locks.close().await;
+        pool.close().await;
+    });
+}
+
+// ---- advisory locks ----------------------------------------------------------------------------
+
+fn beside_advisory_locks(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
+    const PEER: &str = "PgAdvisoryLock";
+    let own = runtime.block_on(place.pool(true, POOL));
+    let provider = runtime.block_on(PostgresLockProvider::from_pool(own.clone()));
+    let locks = Locks::new(provider.expect("the server is there"));
+    let theirs = runtime.block_on(place.pool(true, AT_ONCE as u32));
+
+    // All at once: how many connections that takes.
+    runtime.block_on(async {
+        let all_hold = Arc::new(Barrier::new(AT_ONCE));
+        let mut set = JoinSet::new();
+        for task in 0..AT_ONCE {
+            let (locks, theirs, all_hold) = (locks.clone(), theirs.clone(), all_hold.clone());
+            set.spawn(async move {
+                let key = format!("order:{task}");
+                let wait = || async {
+                    all_hold.wait().await;
+                };
+                Released(locks).with(&key, wait()).await;
+                with_advisory_lock(&theirs, &key, wait()).await;
+            });
+        }
+        set.join_all().await;
+    });
+    let (ours, peers) = (own.size(), theirs.size());
+    let shown = format!("{ours} and {peers}");
+    table.row("connections, 64 locks held at once", PEER, f64::from(ours), shown, Goal::None);
+
+    let ours = Contender::new("latchwork", |operations| {
+        tasks(runtime, AT_ONCE as u64, operations, |task, each| {
+            let locks = locks.clone();
+            async move {
+                let key = format!("order:{task}");
+                for _ in 0..each {
+                    cycle(&locks, &key).await;
+                }
+            }
+        });
+    });
+    let peer = Contender::new(PEER, |operations| {
+        tasks(runtime, AT_ONCE as u64, operations, |task, each| {
+            let theirs = theirs.clone();
+            async move {
+                let key = format!("order:{task}");
+                for _ in 0..each {
+                    with_advisory_lock(&theirs, &key, ready(())).await;
+                }
+            }
+        });
+    });
+    let race = race(scale, &mut [ours, peer]);
+    let ratio = race.first_faster_than(1);
+    table.row("cycles a second, durable", PEER, ratio.median, ratio.to_string(), Goal::None);
+    runtime.block_on(async {
+        locks.close().await;
+        own.close().await;
+        theirs.close().await;
+    });
+}
+
+/// As its documentation shows it: a connection for each lock, for as long as that is held.
+async fn with_advisory_lock(pool: &PgPool, key: &str, inside: impl Future<Output = ()>) {
+    let connection = pool.acquire().await.expect("a connection");
+    let lock = PgAdvisoryLock::new(key);
+    let guard = lock.acquire(connection).await.expect("granted");
+    inside.await;
+    guard.release_now().await.expect("released");
+}
+
+// ---- hand-over ---------------------------------------------------------------------------------
+
+fn hand_over(
+    scale: Scale,
+    runtime: &Runtime,
+    place: &Place,
+    waiters: usize,
+    processes: usize,
+    table: &mut Table,
+) {
+    let rounds = scale.rounds.min(5);
+    let grants = scale.pick(1_000, 16);
+    let pool = runtime.block_on(place.pool(true, POOL));
+    // Each provider is to the server what a process is.
+    let locks: Vec<Locks> = (0..processes).map(|_| runtime.block_on(place.locks(true))).collect();
+    let (mut p50, mut p99, mut fair, mut own) = (vec![], vec![], vec![], vec![]);
+    for _ in 0..rounds {
+        let updates = runtime.block_on(idle_updates(&pool, scale.pick(300, 3)));
+        let unit = percentile(&updates, 50.0);
+        own.push(percentile(&updates, 99.0) / unit);
+        let round = runtime.block_on(around(
+            waiters,
+            grants,
+            |task| Released(locks[task % locks.len()].clone()),
+            || async { wait_for(&locks[0], "order:1", waiters).await },
+        ));
+        p50.push(percentile(&round.hand_overs, 50.0) / unit);
+        p99.push(percentile(&round.hand_overs, 99.0) / unit);
+        fair.push(jain(&round.shares));
+    }
+    let of = match processes {
+        1 => format!("{waiters} waiters"),
+        _ => format!("{waiters} waiters of {processes} processes"),
+    };
+    let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
+    let own = Ratio::of(own);
+    let goal = |most| if waiters == 32 { Goal::AtMost(most) } else { Goal::None };
+    let unit = "one idle UPDATE";
+    table.row(&format!("p50, {of}"), unit, p50.median, p50.to_string(), goal(2.2));
+    table.row(&format!("p99, {of}"), unit, p99.median, p99.to_string(), goal(8.0));
+    // How much of that is the machine's doing.
+    table.row("p99 of the UPDATE itself", unit, own.median, own.to_string(), Goal::None);
+    let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
+    table.row(&format!("Jain's index, {of}"), "", fair.median, shown, Goal::AtLeast(0.95));
+    runtime.block_on(async {
+        for locks in locks {
+            locks.close().await;
+        }
+        pool.close().await;
+    });
+}
+
+/// What one costs when nothing else happens; sorted.
+async fn idle_updates(pool: &PgPool, count: u64) -> Vec<f64> {
+    let pool = pool.clone();
+    // On a worker like the tasks that it is compared with.
+    let timed = tokio::spawn(async move {
+        let mut took = Vec::new();
+        for _ in 0..count {
+            let begin = Instant::now();
+            update(&pool, 0).await;
+            took.push(begin.elapsed().as_nanos() as f64);
+        }
+        took.sort_by(f64::total_cmp);
+        took
+    });
+    timed.await.expect("no panic")
+}
+
+/// Ends when so many wait for the key.
+async fn wait_for(locks: &Locks, key: &str, count: usize) {
+    while locks.inspect(key).await.expect("it answers").waiters.len() < count {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+// ---- waiting and dying -------------------------------------------------------------------------
+
+fn idle_waiters(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
+    const KEYS: usize = 10;
+    let each = scale.pick(100, 2) as usize;
+    let span = Duration::from_secs(scale.pick(20, 0));
+    let locks = runtime.block_on(place.locks(true));
+    let made = runtime.block_on(async {
+        let mut guards = Vec::new();
+        let mut waiting = JoinSet::new();
+        for key in 0..KEYS {
+            let key = format!("idle:{key}");
+            let minutes = Duration::from_secs(600);
+            guards.push(locks.lock(&*key).ttl(minutes).acquire().await.expect("a free key"));
+            for _ in 0..each {
+                let (locks, key) = (locks.clone(), key.clone());
+                waiting.spawn(async move {
+                    let _ = locks.lock(&*key).wait_forever().acquire().await;
+                });
+            }
+            wait_for(&locks, &format!("idle:{}", guards.len() - 1), each).await;
+        }
+        // A session tells its counters at most once a second, and when it falls idle within ten.
+        tokio::time::sleep(span / 2).await;
+        let before = place.transactions().await;
+        tokio::time::sleep(span).await;
+        let after = place.transactions().await;
+        waiting.abort_all();
+        while waiting.join_next().await.is_some() {}
+        locks.close().await;
+        (after - before) as f64 / span.as_secs_f64()
+    });
+    let what = "transactions a second, 1,000 idle waiters";
+    table.row(what, "", made, format!("{made:.1}"), Goal::AtMost(3.0));
+}
+
+fn holder_killed(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
+    let (mut from_kill, mut from_grant) = (vec![], vec![]);
+    for _ in 0..scale.rounds.min(5) {
+        let seen = runtime.block_on(killed(&place.address));
+        from_kill.push(seen.from_kill);
+        from_grant.push(seen.from_grant);
+    }
+    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
+    let shown = from_kill.to_string();
+    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
+    let shown = from_grant.to_string();
+    let goal = Goal::AtMost(1.25);
+    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
+}

@@ -1,0 +1,209 @@
+//! Locks in an SQLite file beside SQLite's own limits, as ratios of one run.
+//!
+//! `cargo bench -p latchwork-benches --bench sqlite` takes a minute or so. Goals are printed and not
+//! asserted: a busy machine is no fault of the code.
+#![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
+
+use std::future::ready;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use latchwork_benches::{
+    Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
+    play_the_holder, race, tasks,
+};
+use latchwork_lock::{Locks, SqliteLockProvider};
+use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
+use sqlx::{ConnectOptions, SqliteConnection};
+use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
+
+fn main() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    if runtime.block_on(play_the_holder()) {
+        return;
+    }
+    let scale = Scale::from_args();
+    // Where the build goes, and not where temporary files do: that may be memory.
+    let build = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let place = tempfile::tempdir_in(build).expect("a directory");
+
+    let mut speed =
+        Table::new("Acquire and release, uncontended: throughput in units of two transactions");
+    for synchronous in ["full", "normal"] {
+        for tasks in [1, 8, 64] {
+            uncontended(scale, &runtime, place.path(), synchronous, tasks, &mut speed);
+        }
+    }
+    show(scale, speed);
+    let mut handing =
+        Table::new("One key that many tasks want: hand-overs in units of one transaction");
+    for waiters in [2, 16, 32, 64] {
+        hand_over(scale, &runtime, place.path(), waiters, &mut handing);
+    }
+    show(scale, handing);
+    let mut dying = Table::new("Dying");
+    holder_killed(scale, &runtime, place.path(), &mut dying);
+    show(scale, dying);
+}
+
+/// Prints what is done. A look has no figures worth reading.
+fn show(scale: Scale, table: Table) {
+    if scale.is_whole() {
+        table.print();
+    }
+}
+
+// ---- the file ----------------------------------------------------------------------------------
+
+fn address(place: &Path, synchronous: &str) -> String {
+    format!("sqlite://{}?synchronous={synchronous}", place.join("locks.db").display())
+}
+
+async fn locks(place: &Path, synchronous: &str) -> Locks {
+    let provider = SqliteLockProvider::open(&address(place, synchronous)).await;
+    Locks::new(provider.expect("a file"))
+}
+
+/// One row a task in a file of its own, over one connection, which spares the driver's pool: SQLite
+/// has one writer anyway.
+#[derive(Clone)]
+struct Raw(Arc<Mutex<SqliteConnection>>);
+
+impl Raw {
+    async fn open(place: &Path, synchronous: &str) -> Self {
+        let options = SqliteConnectOptions::new()
+            .filename(place.join("raw.db"))
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(match synchronous {
+                "full" => SqliteSynchronous::Full,
+                _ => SqliteSynchronous::Normal,
+            })
+            .disable_statement_logging();
+        let mut connection = options.connect().await.expect("a file");
+        let rows = "CREATE TABLE IF NOT EXISTS raw (id INTEGER PRIMARY KEY, number INTEGER); \
+                    INSERT OR IGNORE INTO raw \
+                    WITH RECURSIVE n (n) AS (SELECT 0 UNION SELECT n + 1 FROM n WHERE n < 63) \
+                    SELECT n, 0 FROM n";
+        sqlx::raw_sql(rows).execute(&mut connection).await.expect("rows");
+        Raw(Arc::new(Mutex::new(connection)))
+    }
+
+    async fn update(&self, row: i64) {
+        let update = sqlx::query("UPDATE raw SET number = number + 1 WHERE id = ?").bind(row);
+        update.execute(&mut *self.0.lock().await).await.expect("updated");
+    }
+}
+
+// ---- uncontended -------------------------------------------------------------------------------
+
+fn uncontended(
+    scale: Scale,
+    runtime: &Runtime,
+    place: &Path,
+    synchronous: &str,
+    count: u64,
+    table: &mut Table,
+) {
+    let locks = runtime.block_on(locks(place, synchronous));
+    let raw = runtime.block_on(Raw::open(place, synchronous));
+    let ours = Contender::new("latchwork", |operations| {
+        tasks(runtime, count, operations, |task, each| {
+            let locks = Released(locks.clone());
+            async move {
+                let key = format!("order:{task}");
+                for _ in 0..each {
+                    locks.with(&key, ready(())).await;
+                }
+            }
+        });
+    });
+    let theirs = Contender::new("two transactions", |operations| {
+        tasks(runtime, count, operations, |task, each| {
+            let raw = raw.clone();
+            async move {
+                for _ in 0..2 * each {
+                    raw.update(task as i64).await;
+                }
+            }
+        });
+    });
+    let ratio = race(scale, &mut [ours, theirs]).first_faster_than(1);
+    let goal = match count {
+        1 => Goal::AtLeast(0.8),
+        8 => Goal::AtLeast(1.0),
+        _ => Goal::None,
+    };
+    let what = format!("{count} tasks, synchronous {synchronous}");
+    table.row(&what, "two transactions", ratio.median, ratio.to_string(), goal);
+    runtime.block_on(locks.close());
+}
+
+// ---- hand-over ---------------------------------------------------------------------------------
+
+fn hand_over(scale: Scale, runtime: &Runtime, place: &Path, waiters: usize, table: &mut Table) {
+    let grants = scale.pick(1_000, 16);
+    let ours = runtime.block_on(locks(place, "full"));
+    let raw = runtime.block_on(Raw::open(place, "full"));
+    let (mut p50, mut p99, mut fair) = (vec![], vec![], vec![]);
+    for _ in 0..scale.rounds.min(5) {
+        let unit = percentile(&runtime.block_on(idle(&raw, scale.pick(300, 3))), 50.0);
+        let all_wait = || async {
+            while ours.inspect("order:1").await.expect("it answers").waiters.len() < waiters {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let peer = |_| Released(ours.clone());
+        let round = runtime.block_on(around(waiters, grants, peer, all_wait));
+        p50.push(percentile(&round.hand_overs, 50.0) / unit);
+        p99.push(percentile(&round.hand_overs, 99.0) / unit);
+        fair.push(jain(&round.shares));
+    }
+    let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
+    let (of, unit) = (format!("{waiters} waiters"), "one transaction");
+    table.row(&format!("p50, {of}"), unit, p50.median, p50.to_string(), Goal::None);
+    table.row(&format!("p99, {of}"), unit, p99.median, p99.to_string(), Goal::None);
+    let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
+    table.row(&format!("Jain's index, {of}"), "", fair.median, shown, Goal::AtLeast(0.95));
+    runtime.block_on(ours.close());
+}
+
+/// What one costs when nothing else happens; sorted.
+async fn idle(raw: &Raw, count: u64) -> Vec<f64> {
+    let raw = raw.clone();
+    // On a worker like the tasks that it is compared with.
+    let timed = tokio::spawn(async move {
+        let mut took = Vec::new();
+        for _ in 0..count {
+            let begin = Instant::now();
+            raw.update(0).await;
+            took.push(begin.elapsed().as_nanos() as f64);
+        }
+        took.sort_by(f64::total_cmp);
+        took
+    });
+    timed.await.expect("no panic")
+}
+
+// ---- dying -------------------------------------------------------------------------------------
+
+fn holder_killed(scale: Scale, runtime: &Runtime, place: &Path, table: &mut Table) {
+    let (mut from_kill, mut from_grant) = (vec![], vec![]);
+    for _ in 0..scale.rounds.min(5) {
+        let seen = runtime.block_on(killed(&address(place, "full")));
+        from_kill.push(seen.from_kill);
+        from_grant.push(seen.from_grant);
+    }
+    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
+    let shown = from_kill.to_string();
+    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
+    let shown = from_grant.to_string();
+    let goal = Goal::AtMost(1.25);
+    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
+}

@@ -1,0 +1,35 @@
+//! The driver's errors as ours.
+
+use latchwork_sql::{Fault, mysql::explain};
+
+use crate::Error;
+
+/// The provider's name in messages.
+pub(super) const NAME: &str = "mysql";
+
+/// An error of the driver.
+pub(super) fn driver(during: &'static str, error: sqlx::Error) -> Error {
+    sql(during, explain(error))
+}
+
+/// An error that has been told apart already.
+pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
+    let source = error.source.map(|e| Box::new(e) as _);
+    match error.fault {
+        Fault::Temporary => Error::unavailable(NAME, during, error.message, source),
+        Fault::Permanent => Error::backend(NAME, during, error.message, source),
+    }
+}
+
+/// A row that another program must have written.
+pub(super) fn unreadable(during: &'static str, what: impl std::fmt::Display) -> Error {
+    Error::backend(
+        NAME,
+        during,
+        format!(
+            "a row of latchwork_lock is not readable ({what}); nothing was changed; let all \
+             processes that lock here run the same version"
+        ),
+        None,
+    )
+}

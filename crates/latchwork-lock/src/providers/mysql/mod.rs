@@ -1,0 +1,47 @@
+//! Locks between machines, in a MariaDB or MySQL database.
+//!
+//! # The mechanism
+//!
+//! `latchwork_lock_key` has a row for each key, and in it the one holder that most keys have. A
+//! change of a key is one short transaction under the lock of that row: it reads who holds and who
+//! waits, decides by the [rules](crate::rules) that every provider shares, and writes what became of
+//! them; other holders and waiters have rows in `latchwork_lock`. Where nobody waits, taking,
+//! renewing and giving back are one statement each, on that one row. No transaction and no
+//! connection lasts as long as a lease, so a pool of any size serves any number of locks.
+//!
+//! All times are the server's `UTC_TIMESTAMP(6)`. A fence is the larger of the last one of its key
+//! plus one and the server's clock in microseconds: it grows although the clock may be set back, and
+//! also after an old copy was restored. A key's row stays for some minutes after its last
+//! use; when it goes, `latchwork_lock_floor` keeps its fence, and no row begins below that.
+//!
+//! `GET_LOCK` is not used: it is exclusive only, one name space for the whole server, and ends with a
+//! connection.
+//!
+//! # Waiting
+//!
+//! There are no notices between processes. Within a process whoever hands a key on wakes the
+//! next one; for all others each process looks at its waiters together, in one statement: often
+//! while one of them is the first in line and something has just changed, seldom otherwise. The
+//! same look says that the process lives: the waiters of a dead one are left out after some seconds.
+//!
+//! # Limits
+//!
+//! In a cluster with several writers (Galera) let all processes name the same node: each node
+//! has its own clock, and a collision is told only at the commit.
+
+mod config;
+mod error;
+mod fence_gate;
+mod provider;
+mod record;
+mod release;
+mod schema;
+mod store;
+mod sweep;
+mod transaction;
+mod wait;
+mod watch;
+mod watcher;
+
+pub use fence_gate::MySqlFenceGate;
+pub use provider::MySqlLockProvider;

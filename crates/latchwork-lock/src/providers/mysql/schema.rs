@@ -1,0 +1,362 @@
+//! The tables, and every statement on them but the gate's.
+//!
+//! Statements that come as text have only numbers and hexadecimal strings put into them, so that no
+//! name of a key can be taken for a part of a statement.
+
+use std::fmt::Write as _;
+
+use latchwork_sql::Migration;
+
+use super::record::{Record, Row};
+use crate::rules::Id;
+
+/// The name under which the migrations are recorded.
+pub(super) const LAYER: &str = "lock";
+
+/// The steps, oldest first. Released ones never change, and each may be repeated.
+pub(super) const MIGRATIONS: [Migration; 1] =
+    [Migration { version: 1, name: "leases, waiters and fences", sql: FIRST }];
+
+const FIRST: &str = "\
+-- A key that is used, or was until lately. Names are bytes, and times are microseconds of the
+-- server's clock.
+CREATE TABLE IF NOT EXISTS latchwork_lock_key (
+    name VARBINARY(640) NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL,                -- the last one that was given
+    others INT NOT NULL DEFAULT 0,        -- rows of this key in latchwork_lock
+    head BIGINT NULL,                     -- place of the first waiter
+    next_us BIGINT NULL,                  -- when the first lease in latchwork_lock runs out
+    -- one holder, as below; id is null when there is none
+    id BINARY(16) NULL,
+    behind BIGINT NOT NULL DEFAULT 0,     -- how far its fence is below the last one
+    shared TINYINT NOT NULL DEFAULT 0,
+    owner VARBINARY(255) NULL,
+    note MEDIUMBLOB NULL,
+    process VARBINARY(512) NOT NULL DEFAULT '',
+    client BINARY(16) NULL,
+    ttl_us BIGINT NOT NULL DEFAULT 0,
+    since_us BIGINT NOT NULL DEFAULT 0,   -- 0: it was never given to anybody
+    previous BIGINT NULL,
+    expires_us BIGINT NOT NULL DEFAULT 0,
+    claimed TINYINT NOT NULL DEFAULT 0
+) ENGINE=InnoDB;
+
+-- Waiters, and holders beside the one in the key's own row.
+CREATE TABLE IF NOT EXISTS latchwork_lock (
+    name VARBINARY(640) NOT NULL,
+    id BINARY(16) NOT NULL,               -- a hash of the token, which itself is a secret
+    shared TINYINT NOT NULL,
+    owner VARBINARY(255) NULL,
+    note MEDIUMBLOB NULL,
+    process VARBINARY(512) NOT NULL,      -- host:pid, for people
+    client BINARY(16) NOT NULL,           -- whose it is: see latchwork_lock_client
+    ttl_us BIGINT NOT NULL,
+    since_us BIGINT NOT NULL,
+    place BIGINT NULL,                    -- in the queue; of waiters only
+    until_us BIGINT NULL,                 -- when it gives up waiting; null: never
+    fence BIGINT NULL,                    -- of holders only
+    previous BIGINT NULL,
+    expires_us BIGINT NULL,
+    claimed TINYINT NOT NULL,             -- 0: waits, or was next and has not answered yet
+    PRIMARY KEY (name, id),
+    KEY latchwork_lock_waiting (client)
+) ENGINE=InnoDB;
+
+-- Processes that wait for something, and until when they count as alive.
+CREATE TABLE IF NOT EXISTS latchwork_lock_client (
+    client BINARY(16) NOT NULL PRIMARY KEY,
+    alive_us BIGINT NOT NULL
+) ENGINE=InnoDB;
+
+-- The highest fence of all keys whose rows are gone.
+CREATE TABLE IF NOT EXISTS latchwork_lock_floor (
+    one TINYINT NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL
+) ENGINE=InnoDB;
+INSERT IGNORE INTO latchwork_lock_floor (one, fence) VALUES (1, 0);
+
+-- The newest fence that was seen with a write (see MySqlFenceGate).
+CREATE TABLE IF NOT EXISTS latchwork_fence_gate (
+    name VARBINARY(640) NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL
+) ENGINE=InnoDB;
+";
+
+/// The server's clock, read when the statement began. A statement that then waits for a row has an
+/// older time: a lease may only seem to last longer by it, never to be over before it is.
+macro_rules! now {
+    () => {
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    };
+}
+
+/// Takes a key that has a row and that nobody uses. The insert id tells what was found: a fence; 1
+/// for a key that is in use; 0 for one without a row. `previous` comes first, since a server
+/// may set columns one after the other.
+///
+/// Values: id, shared, owner, note, process, client, ttl, ttl, name.
+pub(super) const TAKE: &str = concat!(
+    "UPDATE latchwork_lock_key SET previous = IF(since_us > 0, fence, NULL), \
+     fence = LAST_INSERT_ID(GREATEST(fence + 1, ",
+    now!(),
+    ")), behind = 0, id = ?, shared = ?, owner = ?, note = ?, process = ?, client = ?, ttl_us = ?, since_us = ",
+    now!(),
+    ", expires_us = ",
+    now!(),
+    " + ?, claimed = 1 WHERE name = ? AND IF(others = 0 AND (id IS NULL OR expires_us <= ",
+    now!(),
+    "), 1, LAST_INSERT_ID(1 + 0 * others) = 0)"
+);
+
+/// The insert id of [`TAKE`] for a key that is in use; no fence is as low.
+pub(super) const IN_USE: u64 = 1;
+
+/// Gives back a key that nobody else uses. Values: name, id.
+pub(super) const GIVE_BACK: &str = concat!(
+    "UPDATE latchwork_lock_key SET id = NULL, owner = NULL, note = NULL \
+     WHERE name = ? AND id = ? AND others = 0 AND expires_us > ",
+    now!()
+);
+
+/// Lets the lease of the holder in the key's own row last longer. Values: ttl, ttl, name, id.
+pub(super) const RENEW: &str = concat!(
+    "UPDATE latchwork_lock_key SET ttl_us = ?, claimed = 1, expires_us = ",
+    now!(),
+    " + ? WHERE name = ? AND id = ? AND expires_us > ",
+    now!()
+);
+
+/// Takes a key that has no row. The floor is locked, so that no row that is being removed
+/// has a higher fence.
+pub(super) fn take_new(name: &[u8], row: &Row) -> String {
+    format!(
+        "INSERT INTO latchwork_lock_key (name, fence, since_us, expires_us, claimed, {HOLDER}) \
+         SELECT {}, LAST_INSERT_ID(GREATEST(f.fence + 1, {now})), {now}, {now} + {}, 1, {} \
+         FROM latchwork_lock_floor f WHERE f.one = 1 LOCK IN SHARE MODE",
+        text(name),
+        row.ttl_us,
+        holder(row),
+        now = now!(),
+    )
+}
+
+/// Makes the row of a key. By its fence it was used just now, so that no sweep takes it away.
+pub(super) fn create(name: &[u8]) -> String {
+    format!(
+        "INSERT IGNORE INTO latchwork_lock_key (name, fence) SELECT {}, GREATEST(f.fence, {}) \
+         FROM latchwork_lock_floor f WHERE f.one = 1 LOCK IN SHARE MODE",
+        text(name),
+        now!()
+    )
+}
+
+/// The first words of an edit, in one message: the key is ours until the transaction ends, and this
+/// is how it stands. Whoever is stopped in the middle loses its connection after some seconds, and so
+/// cannot stop all others; the session may be the user's, so what it had is kept.
+pub(super) fn begin(name: &[u8]) -> String {
+    format!(
+        "SET @latchwork_wait = @@SESSION.wait_timeout, \
+         @latchwork_lock_wait = @@SESSION.innodb_lock_wait_timeout; \
+         SET SESSION wait_timeout = 5, SESSION innodb_lock_wait_timeout = 5; \
+         SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; \
+         SELECT 1 FROM latchwork_lock_key WHERE name = {} FOR UPDATE; {}",
+        text(name),
+        peek(name)
+    )
+}
+
+/// The last words of an edit.
+pub(super) const COMMIT: &str = "COMMIT; SET SESSION wait_timeout = @latchwork_wait, \
+    SESSION innodb_lock_wait_timeout = @latchwork_lock_wait";
+
+/// The last words of one that changed nothing.
+pub(super) const ROLLBACK: &str = "ROLLBACK; SET SESSION wait_timeout = @latchwork_wait, \
+    SESSION innodb_lock_wait_timeout = @latchwork_lock_wait";
+
+/// All that is known of a key, by one look: its row, if it has one, and the others.
+pub(super) fn peek(name: &[u8]) -> String {
+    let name = text(name);
+    rows(&format!("WHERE k.name = {name}"), &format!("WHERE l.name = {name}"), "")
+}
+
+/// The same for some keys that begin like this and come after that one.
+pub(super) fn list(prefix: &[u8], after: &[u8], limit: usize) -> String {
+    let page = format!(
+        "JOIN (SELECT name FROM latchwork_lock_key WHERE name >= {prefix} AND name > {} \
+         AND LEFT(name, {}) = {prefix} \
+         AND (others > 0 OR (id IS NOT NULL AND expires_us > {now})) \
+         ORDER BY name LIMIT {limit}) p",
+        text(after),
+        prefix.len(),
+        prefix = text(prefix),
+        now = now!(),
+    );
+    rows(&format!("{page} ON p.name = k.name"), &format!("{page} ON p.name = l.name"), "ORDER BY 3")
+}
+
+/// The columns of [`Row`], in its order, behind what kind of row it is, the time and the name. In a
+/// key's own row the last column is its last fence.
+fn rows(of_keys: &str, of_others: &str, order: &str) -> String {
+    format!(
+        "SELECT 0, {now}, k.name, k.id, k.shared, k.owner, k.note, k.process, k.client, k.ttl_us, \
+         k.since_us, NULL, NULL, k.fence - k.behind, k.previous, k.expires_us, k.claimed, k.fence \
+         FROM latchwork_lock_key k {of_keys} UNION ALL \
+         SELECT 1, {now}, l.name, l.id, l.shared, l.owner, l.note, l.process, l.client, l.ttl_us, \
+         l.since_us, l.place, l.until_us, l.fence, l.previous, l.expires_us, l.claimed, c.alive_us \
+         FROM latchwork_lock l LEFT JOIN latchwork_lock_client c ON c.client = l.client \
+         {of_others} {order}",
+        now = now!(),
+    )
+}
+
+/// The columns that a holder has in the row of its key and elsewhere, as [`holder`] writes them.
+const HOLDER: &str = "id, shared, owner, note, process, client, ttl_us";
+
+fn holder(row: &Row) -> String {
+    format!(
+        "{}, {}, {}, {}, {}, {}, {}",
+        id(row.id),
+        u8::from(row.shared),
+        or_null(row.owner.as_deref().map(|owner| text(owner.as_bytes()))),
+        or_null(row.note.as_deref().map(|note| text(note.as_bytes()))),
+        text(row.process.as_bytes()),
+        id(row.client),
+        row.ttl_us
+    )
+}
+
+/// What leads from one record of a key to another.
+pub(super) fn save(name: &[u8], before: &Record, after: &Record) -> String {
+    let name = text(name);
+    let mut sql = String::new();
+    let (gone, new) = before.difference(after);
+    if !gone.is_empty() {
+        let ids: Vec<String> = gone.into_iter().map(id).collect();
+        let ids = ids.join(", ");
+        let _ = write!(sql, "DELETE FROM latchwork_lock WHERE name = {name} AND id IN ({ids}); ");
+    }
+    if !new.is_empty() {
+        let rows: Vec<String> = new
+            .iter()
+            .map(|row| {
+                format!(
+                    "({name}, {}, {}, {}, {}, {}, {}, {}, {})",
+                    holder(row),
+                    row.since_us,
+                    or_null(row.place),
+                    or_null(row.until_us),
+                    or_null(row.fence),
+                    or_null(row.previous),
+                    or_null(row.expires_us),
+                    u8::from(row.claimed)
+                )
+            })
+            .collect();
+        let rows = rows.join(", ");
+        let _ = write!(
+            sql,
+            "REPLACE INTO latchwork_lock (name, {HOLDER}, since_us, place, until_us, fence, \
+             previous, expires_us, claimed) VALUES {rows}; "
+        );
+    }
+    let _ = write!(
+        sql,
+        "UPDATE latchwork_lock_key SET fence = {}, others = {}, head = {}, next_us = {}",
+        after.fence,
+        after.others.len(),
+        or_null(after.others.iter().filter_map(|row| row.place).min()),
+        or_null(after.others.iter().filter_map(|row| row.expires_us).min()),
+    );
+    match &after.first {
+        None => sql.push_str(", id = NULL, owner = NULL, note = NULL"),
+        Some(row) => {
+            for (column, value) in HOLDER.split(", ").zip(holder(row).split(", ")) {
+                let _ = write!(sql, ", {column} = {value}");
+            }
+            let _ = write!(
+                sql,
+                ", behind = {}, since_us = {}, previous = {}, expires_us = {}, claimed = {}",
+                after.fence - row.fence.unwrap_or(after.fence),
+                row.since_us,
+                or_null(row.previous),
+                row.expires_us.unwrap_or(0),
+                u8::from(row.claimed)
+            );
+        }
+    }
+    let _ = write!(sql, " WHERE name = {name}; ");
+    sql
+}
+
+/// Says that a process lives.
+pub(super) fn beat(client: Id, micros: u128) -> String {
+    let alive = format!("{} + {micros}", now!());
+    format!(
+        "INSERT INTO latchwork_lock_client (client, alive_us) VALUES ({}, {alive}) \
+         ON DUPLICATE KEY UPDATE alive_us = {alive}",
+        id(client)
+    )
+}
+
+/// How all waiters of a process stand: granted or not, how many may be ahead, and how long until
+/// something of their key runs out. First in line first.
+pub(super) fn look(client: Id) -> String {
+    format!(
+        "SELECT w.id, w.name, w.fence IS NOT NULL, w.place - k.head, \
+         LEAST(IF(k.id IS NULL, COALESCE(k.next_us, 0), k.expires_us), \
+         COALESCE(k.next_us, k.expires_us)) - {} \
+         FROM latchwork_lock w JOIN latchwork_lock_key k ON k.name = w.name \
+         WHERE w.client = {} AND w.claimed = 0 ORDER BY w.place",
+        now!(),
+        id(client)
+    )
+}
+
+/// Some rows of keys after that one: the name, the fence, whether nobody has used the key for ten
+/// minutes, and whether something is left there that ran out a while ago.
+pub(super) fn sweep(after: &[u8], limit: usize) -> String {
+    format!(
+        "SELECT name, fence, others = 0 AND (id IS NULL OR expires_us < {now}) \
+         AND fence < {now} - 600000000, \
+         others > 0 AND (id IS NULL OR expires_us < {now} - 10000000) \
+         FROM latchwork_lock_key WHERE name > {} ORDER BY name LIMIT {limit}",
+        text(after),
+        now = now!(),
+    )
+}
+
+/// Removes rows of keys that nobody uses, and keeps the highest of their fences. Who makes a row
+/// meanwhile waits, and begins above it.
+pub(super) fn remove(names: &[&[u8]], highest: i64) -> String {
+    let names: Vec<String> = names.iter().map(|name| text(name)).collect();
+    format!(
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; \
+         UPDATE latchwork_lock_floor SET fence = GREATEST(fence, {highest}) WHERE one = 1; \
+         DELETE FROM latchwork_lock_key WHERE name IN ({}) AND others = 0 \
+         AND (id IS NULL OR expires_us < {}) AND fence <= {highest}; COMMIT",
+        names.join(", "),
+        now!()
+    )
+}
+
+/// Forgets processes that have been dead for a minute.
+pub(super) const FORGET: &str =
+    concat!("DELETE FROM latchwork_lock_client WHERE alive_us < ", now!(), " - 60000000");
+
+fn id(id: Id) -> String {
+    format!("X'{id:032x}'")
+}
+
+fn text(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 * bytes.len() + 3);
+    out.push_str("X'");
+    for byte in bytes {
+        let _ = write!(out, "{byte:02x}");
+    }
+    out.push('\'');
+    out
+}
+
+fn or_null(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "NULL".into(), |value| value.to_string())
+}

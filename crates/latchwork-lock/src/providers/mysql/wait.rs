@@ -1,0 +1,180 @@
+//! Asking, and how a waiter goes on: woken at the [desk](super::watch), it claims what it was
+//! given, or queues again when it came too late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::provider::MySqlLockProvider;
+use super::record::{self, Asker};
+use super::release::release;
+use super::store::Store;
+use super::watcher;
+use crate::rules::{Id, Party, Verdict};
+use crate::{AcquireRequest, Acquired, Grant, Holder, Key, Moment, Result, Wait};
+
+const DURING: &str = "asking for a lease";
+
+/// Asks for a lease and waits as the request says.
+pub(super) async fn acquire(
+    provider: &MySqlLockProvider,
+    request: &AcquireRequest,
+) -> Result<Acquired> {
+    let clock = &provider.store.clock;
+    let deadline = match request.wait {
+        Wait::No => Moment::default(),
+        Wait::For(span) => clock.now().after(span),
+        Wait::Forever => Moment::NEVER,
+    };
+    let id = record::id(request.token);
+    let wanted = Arc::new(AtomicBool::new(true));
+    let mut queued = Queued { provider, key: &request.key, id, wanted, armed: true };
+    let seat = provider.store.desk.join(id, request.retry_interval);
+    let mut has_waited = false;
+    loop {
+        let asked_at = clock.now();
+        let question = Question {
+            request: request.clone(),
+            id,
+            patience: deadline.since(asked_at),
+            queued_before: has_waited,
+            wanted: queued.wanted.clone(),
+        };
+        let store = provider.store.clone();
+        let answer = watcher::run(DURING, async move { question.ask(&store).await }).await;
+        match answer {
+            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+                queued.armed = false;
+                grant.waited |= has_waited;
+                // The ttl began in the edit, which began after this moment.
+                grant.trusted_from = (grant.waited && began).then_some(asked_at);
+                return Ok(Acquired::Granted(grant));
+            }
+            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+                queued.armed = false;
+                return Ok(Acquired::Taken(holder));
+            }
+            Ok(Answer { verdict: Verdict::Queued, due_in, .. }) => {
+                has_waited = true;
+                seat.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
+                provider.watch();
+                seat.changed(&**clock, deadline).await;
+            }
+            Err(error) => {
+                // Whoever asks again with this token keeps its place: no release may overtake it.
+                queued.armed = !error.is_temporary();
+                return Err(error);
+            }
+        }
+    }
+}
+
+struct Question {
+    request: AcquireRequest,
+    id: Id,
+    /// How long it would wait yet.
+    patience: Duration,
+    queued_before: bool,
+    wanted: Arc<AtomicBool>,
+}
+
+struct Answer {
+    verdict: Verdict,
+    /// Whether the ttl of the grant began with this very question.
+    began: bool,
+    holder: Option<Box<Holder>>,
+    /// For the first in line: how long until something ahead runs out.
+    due_in: Option<Duration>,
+}
+
+impl Question {
+    async fn ask(self, store: &Store) -> Result<Answer> {
+        let id = self.id;
+        if !self.queued_before
+            && let Some(grant) = self.take(store).await?
+        {
+            let verdict = Verdict::Granted(grant);
+            return Ok(Answer { verdict, began: true, holder: None, due_in: None });
+        }
+        let wait = !self.patience.is_zero();
+        let mut began = false;
+        let (verdict, rules, now) = store
+            .edit(DURING, &self.request.key, |rules, edit| {
+                // Under the lock: the release that follows an abandoned question comes after this.
+                if !self.wanted.load(Ordering::Acquire) {
+                    return Verdict::Refused;
+                }
+                let now = edit.now;
+                // Whoever asks a last time may be next.
+                rules.admit(now, &mut edit.fences(), |_| {});
+                let place = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
+                let known = place.is_some() || rules.holder_mut(id).is_some();
+                if self.queued_before && !wait && !known {
+                    // Its time was over, and others went on: to let it in now would be out of turn.
+                    return Verdict::Refused;
+                }
+                began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
+                // Who stands there already stays as it was, and costs no write.
+                let party = self.party(store, now, place);
+                rules.ask(party, wait, now, &mut edit.fences())
+            })
+            .await?;
+        let holder = match verdict {
+            Verdict::Refused => rules
+                .holders
+                .first()
+                .map(|held| Box::new(record::reporter(now).holder(held, held.party.extra.label()))),
+            _ => None,
+        };
+        let is_first = rules.queue.front().is_some_and(|first| first.id == id);
+        let due_in = is_first.then(|| rules.next_expiry().since(now));
+        Ok(Answer { verdict, began, holder, due_in })
+    }
+
+    /// Tries the short way, which most requests can go.
+    async fn take(&self, store: &Store) -> Result<Option<Grant>> {
+        if !self.wanted.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let key = &self.request.key;
+        let party = self.party(store, Moment::default(), None);
+        let Some(fence) = store.take(DURING, key, &party).await? else { return Ok(None) };
+        if !self.wanted.load(Ordering::Acquire) {
+            // The release that follows an abandoned question may have been there before it.
+            release(store, key, self.id).await?;
+        }
+        Ok(Some(Grant::first(fence)))
+    }
+
+    fn party(&self, store: &Store, now: Moment, place: Option<Asker>) -> Party<Asker> {
+        let until = now.after(self.patience);
+        Party {
+            id: self.id,
+            mode: self.request.mode,
+            owner: self.request.owner.clone(),
+            note: self.request.note.clone(),
+            ttl: self.request.ttl,
+            since: now,
+            extra: place.unwrap_or_else(|| Asker::new(&store.process, store.client, until)),
+        }
+    }
+}
+
+/// A place in the queue, or about to be one. Dropped, it is given back.
+struct Queued<'a> {
+    provider: &'a MySqlLockProvider,
+    key: &'a Key,
+    id: Id,
+    wanted: Arc<AtomicBool>,
+    armed: bool,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            // First the word, then the release: an edit that has not seen the one sees the other.
+            self.wanted.store(false, Ordering::Release);
+            self.provider.releases.queue(&self.provider.store, self.key.clone(), self.id);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Between a client and the server: it counts how often the talk turns from the one to the other,
+//! and may keep the last word of an edit to itself.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::{eventually, millis};
+
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whether the client spoke last.
+    asked: AtomicBool,
+    turns: AtomicU64,
+    swallows: AtomicBool,
+    swallowed: AtomicBool,
+}
+
+impl Relay {
+    pub(crate) async fn start(server: &str) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let state = Arc::new(State::default());
+        let (server, inner) = (server.to_owned(), state.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(&server).await.expect("the server is there");
+                tokio::spawn(pass(client, server, inner.clone()));
+            }
+        });
+        Relay { address, state }
+    }
+
+    /// How often the server was asked something.
+    pub(crate) fn turns(&self) -> u64 {
+        self.state.turns.load(Ordering::SeqCst)
+    }
+
+    /// Ends when nothing was said for a while.
+    pub(crate) async fn quiet(&self) {
+        let mut last = u64::MAX;
+        eventually("silence", async || {
+            tokio::time::sleep(millis(300)).await;
+            std::mem::replace(&mut last, self.turns()) == self.turns()
+        })
+        .await;
+    }
+
+    /// From now on nothing more of a connection is passed on from its first COMMIT on.
+    pub(crate) fn swallow_commits(&self) {
+        self.state.swallows.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends when that has happened.
+    pub(crate) async fn swallowed(&self) {
+        eventually("a commit", async || self.state.swallowed.load(Ordering::SeqCst)).await;
+    }
+}
+
+async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let asks = async {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+            // The driver's own ping, when a connection goes back into its pool; nobody waits for it.
+            let is_ping = buffer[..length] == [1, 0, 0, 0, 0x0e];
+            if !is_ping && !state.asked.swap(true, Ordering::SeqCst) {
+                state.turns.fetch_add(1, Ordering::SeqCst);
+            }
+            let is_last = buffer[..length].windows(6).any(|word| word == b"COMMIT");
+            if is_last && state.swallows.load(Ordering::SeqCst) {
+                state.swallowed.store(true, Ordering::SeqCst);
+                std::future::pending::<()>().await;
+            }
+            if to_server.write_all(&buffer[..length]).await.is_err() {
+                break;
+            }
+        }
+    };
+    let answers = async {
+        let mut buffer = vec![0; 65_536];
+        while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
+            state.asked.store(false, Ordering::SeqCst);
+            if to_client.write_all(&buffer[..length]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = asks => {}
+        () = answers => {}
+    }
+}

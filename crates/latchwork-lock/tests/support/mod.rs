@@ -1,0 +1,82 @@
+//! What the tests of all providers share: other processes, backends that are known by their
+//! address only, stores with a gate, and waiting for conditions.
+#![allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "each test program uses a part of it"
+)]
+
+pub mod backend;
+pub mod child;
+pub mod gate;
+pub mod log;
+pub mod server;
+
+use std::time::{Duration, Instant};
+
+use latchwork_lock::{Guard, Locks};
+use tokio::task::JoinHandle;
+
+pub use backend::{Backend, Room};
+pub use child::{Child, Part, Signal};
+
+/// How long a busy machine may take for what should be there at once.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// How late a busy machine may make what happens in time.
+pub const SLACK: Duration = Duration::from_secs(3);
+
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Runs a test to its end, on a runtime of its own. One that hangs fails.
+pub fn block_on<T>(test: impl Future<Output = T>) -> T {
+    const LIMIT: Duration = Duration::from_secs(100);
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+    let out = runtime.block_on(async { tokio::time::timeout(LIMIT, test).await });
+    runtime.shutdown_timeout(secs(2));
+    out.expect("it ends")
+}
+
+/// A bounded wait for a condition.
+pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < SOON, "never: {what}");
+        std::thread::sleep(millis(5));
+    }
+}
+
+/// The same, for a condition that must be asked for.
+pub async fn eventually(what: &str, mut done: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !done().await {
+        assert!(began.elapsed() < SOON, "never: {what}");
+        tokio::time::sleep(millis(10)).await;
+    }
+}
+
+pub async fn connect(address: &str) -> Locks {
+    Locks::connect(address).await.expect("the backend is there")
+}
+
+/// Ends when so many wait for the key.
+pub async fn waiting(locks: &Locks, key: &str, count: usize) {
+    eventually(&format!("{count} in the queue"), async || {
+        locks.inspect(key).await.is_ok_and(|seen| seen.waiters.len() == count)
+    })
+    .await;
+}
+
+/// Asks for the key in a task.
+pub fn waiter(locks: &Locks, key: &'static str) -> JoinHandle<Guard> {
+    let locks = locks.clone();
+    tokio::spawn(async move { locks.lock(key).wait(secs(60)).acquire().await.expect("its turn") })
+}

@@ -1,0 +1,217 @@
+//! From an address to a pool that is known to work.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use sqlx::{ConnectOptions, Connection, Executor, Row};
+
+use super::{explain, in_time};
+use crate::{Error, Result};
+
+/// The oldest servers that are meant to work: what the oldest supported distributions have.
+const OLDEST_MARIADB: (u32, u32) = (10, 5);
+const OLDEST_MYSQL: (u32, u32) = (8, 0);
+
+/// How a pool is opened.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Settings {
+    /// The most connections that the pool opens.
+    pub max_connections: u32,
+    /// How long to wait for a connection, new or free.
+    pub acquire_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { max_connections: 10, acquire_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// The parameters that an address may have; the driver would pass over another one in silence.
+const PARAMETERS: [&str; 10] = [
+    "ssl-mode",
+    "sslmode",
+    "ssl-ca",
+    "sslca",
+    "ssl-cert",
+    "sslcert",
+    "ssl-key",
+    "sslkey",
+    "statement-cache-capacity",
+    "socket",
+];
+
+/// What an address says: `mysql://user:password@host:port/database?ssl-mode=VERIFY_IDENTITY`.
+///
+/// # Errors
+/// Permanent, and without the address, which may hold a password.
+pub fn options(address: &str) -> Result<MySqlConnectOptions> {
+    let url = url::Url::parse(address)
+        .map_err(|e| Error::permanent(format!("it is no address ({e})"), None))?;
+    if let Some((name, _)) = url.query_pairs().find(|(name, _)| !PARAMETERS.contains(&&**name)) {
+        return Err(Error::permanent(
+            format!("mysql: knows no parameter {name:?}; there are {}", PARAMETERS.join(", ")),
+            None,
+        ));
+    }
+    if url.path().trim_matches('/').is_empty() {
+        return Err(Error::permanent(
+            "it names no database; write mysql://user@host/database",
+            None,
+        ));
+    }
+    MySqlConnectOptions::from_str(address).map_err(explain)
+}
+
+/// Said on every new connection: each statement sees what was committed before it, is a
+/// transaction of its own unless one was begun, and waits for a lock for a bounded time.
+const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+    SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 5";
+
+/// Opens a pool and [checks](check) the server.
+///
+/// # Errors
+/// Temporary when the server did not answer; permanent when it is not one that can be used.
+pub async fn open(options: MySqlConnectOptions, settings: &Settings) -> Result<MySqlPool> {
+    let pool = MySqlPoolOptions::new()
+        .max_connections(settings.max_connections)
+        .acquire_timeout(settings.acquire_timeout)
+        // It would cost a round trip each time; who begins a transaction notices anyhow.
+        .test_before_acquire(false)
+        .after_connect(|connection, _| {
+            Box::pin(async move { connection.execute(sqlx::raw_sql(SESSION)).await.map(drop) })
+        })
+        .connect_lazy_with(options);
+    check(&pool).await?;
+    Ok(pool)
+}
+
+const KIND: &str = "check that it is MariaDB or MySQL, and not another kind of server";
+
+/// Refuses a server that is too old, of another kind, read-only, or set up so that nothing of ours
+/// could work.
+///
+/// # Errors
+/// As for [`open`].
+pub async fn check(pool: &MySqlPool) -> Result<()> {
+    // A pool goes on trying to connect until its timeout and then tells only that; one try of our
+    // own tells what is wrong.
+    let options = pool.connect_options();
+    let wait = pool.options().get_acquire_timeout();
+    let mut own = tokio::time::timeout(wait, options.connect())
+        .await
+        // A server of this kind speaks first; others wait for us to, or end it soon.
+        .map_err(|_| Error::temporary(format!("the server did not answer in time; {KIND}"), None))?
+        .map_err(|error| match error {
+            sqlx::Error::Io(ref io) if io.kind() == ErrorKind::UnexpectedEof => {
+                let message = format!("the server has ended the connection; {KIND}");
+                Error::temporary(message, Some(error))
+            }
+            error => explain(error),
+        })?;
+    let rows = in_time(own.fetch_all(sqlx::raw_sql(VARIABLES))).await.map_err(explain)?;
+    in_time(own.close()).await.map_err(explain)?;
+    let mut found = HashMap::new();
+    for row in &rows {
+        let read = |at| row.try_get_unchecked::<String, _>(at).map_err(explain);
+        found.insert(read(0)?.to_ascii_lowercase(), read(1)?);
+    }
+    judge(|name| found.get(name).map_or("", String::as_str))
+}
+
+/// By name, since not every kind and version has all of them.
+const VARIABLES: &str = "SHOW SESSION VARIABLES WHERE Variable_name IN \
+    ('version', 'version_comment', 'read_only', 'super_read_only', 'innodb_read_only', \
+     'tx_read_only', 'transaction_read_only', 'log_bin', 'binlog_format', 'autocommit')";
+
+fn judge<'a>(variable: impl Fn(&str) -> &'a str) -> Result<()> {
+    let refuse = |message: String| Err(Error::permanent(message, None));
+    let is_on = |name: &str| matches!(variable(name), "ON" | "1");
+    let version = variable("version");
+    let mariadb = version.contains("MariaDB") || variable("version_comment").contains("MariaDB");
+    let (kind, oldest) =
+        if mariadb { ("MariaDB", OLDEST_MARIADB) } else { ("MySQL", OLDEST_MYSQL) };
+    let mut parts = version.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let found = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if found < oldest {
+        return refuse(format!(
+            "the server is {kind} {}.{}, and {}.{} is the oldest that serves",
+            found.0, found.1, oldest.0, oldest.1
+        ));
+    }
+    const READ_ONLY: [&str; 5] = [
+        "read_only",
+        "super_read_only",
+        "innodb_read_only",
+        "tx_read_only",
+        "transaction_read_only",
+    ];
+    if let Some(name) = READ_ONLY.into_iter().find(|name| is_on(name)) {
+        return refuse(format!(
+            "the server is read-only ({name} is on), as a replica is; name the primary"
+        ));
+    }
+    if is_on("log_bin") && variable("binlog_format").eq_ignore_ascii_case("STATEMENT") {
+        return refuse(
+            "the server logs statements only (binlog_format = STATEMENT), which READ COMMITTED \
+             cannot do; set it to ROW or MIXED"
+                .into(),
+        );
+    }
+    if !is_on("autocommit") {
+        return refuse(
+            "autocommit is off for new sessions, so nothing would ever be committed; switch it on \
+             (look for init_connect, too)"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(variables: &[(&'static str, &'static str)]) -> Result<()> {
+        let all = [("version", "10.11.6-MariaDB"), ("autocommit", "ON")];
+        judge(|name| {
+            let known = variables.iter().chain(&all).find(|(known, _)| *known == name);
+            known.map_or("", |(_, value)| value)
+        })
+    }
+
+    #[test]
+    fn servers_that_cannot_be_used_are_refused_with_the_reason() {
+        told(&[]).expect("MariaDB");
+        told(&[("version", "8.0.11")]).expect("MySQL");
+        told(&[("version", "8.4.2-debug")]).expect("MySQL");
+        for (variable, word) in [
+            (("version", "10.4.1-MariaDB-log"), "oldest"),
+            (("version", "5.7.44-log"), "oldest"),
+            (("version", "garbage"), "oldest"),
+            (("read_only", "ON"), "read-only"),
+            (("tx_read_only", "ON"), "read-only"),
+            (("autocommit", "OFF"), "autocommit"),
+        ] {
+            let error = told(&[variable]).expect_err(word);
+            assert!(error.message.contains(word), "{error}");
+        }
+        told(&[("binlog_format", "STATEMENT")]).expect("there is no log");
+        let error = told(&[("binlog_format", "STATEMENT"), ("log_bin", "ON")]).expect_err("a log");
+        assert!(error.message.contains("MIXED"), "{error}");
+    }
+
+    #[test]
+    fn an_address_is_looked_at_before_anybody_is_asked() {
+        options("mysql://me:hush@host/db?ssl-mode=REQUIRED").expect("an address");
+        options("mariadb://me@host/db").expect("an address");
+        for bad in ["nothing", "mysql://me:hush@host", "mysql://me:hush@host/db?sslmod=REQUIRED"] {
+            let error = options(bad).expect_err(bad);
+            assert!(!error.message.contains("hush"), "{error}");
+        }
+    }
+}
