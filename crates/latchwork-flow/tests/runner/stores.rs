@@ -1,6 +1,7 @@
 //! What only the databases themselves can show: own pools, bad addresses, broken connections and
 //! damaged rows.
 
+use latchwork_contract::proxy::Proxy;
 use latchwork_flow::store::{ContextDraft, ContextStore, Proof, RunClaim, Save};
 use latchwork_flow::{Contexts, PostgresContextStore, SqliteContextStore, Status, TransitionId};
 use latchwork_lock::SystemClock;
@@ -9,7 +10,7 @@ use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, SqlitePool};
 
 use crate::room::Room;
-use crate::{block_on, secs};
+use crate::{block_on, secs, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -29,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         postgres_may_be_started_by_many,
         postgres_replaces_broken_connections,
         postgres_passes_over_a_damaged_row,
+        postgres_takes_silence_for_an_outage,
+        postgres_finds_a_lost_answer_by_asking_again,
     ];
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
@@ -223,4 +226,69 @@ async fn postgres_passes_over_a_damaged_row() {
         sqlx::raw_sql(sql).execute(&pool).await.expect("an accident");
     })
     .await;
+}
+
+/// A proxy before the server, and the room's address through it.
+async fn proxied(room: &Room) -> (Proxy, String) {
+    let (before, after) = room.address.split_once('@').expect("a user");
+    let (host, rest) = after.split_once('/').expect("a database");
+    let proxy = Proxy::before(host.parse().expect("an address")).await.expect("a port");
+    let address = format!("{before}@{}/{rest}", proxy.address());
+    (proxy, address)
+}
+
+async fn postgres_takes_silence_for_an_outage() {
+    let room = Room::postgres().await;
+    let (proxy, address) = proxied(&room).await;
+    let store = PostgresContextStore::connect(&address).await.expect("a store");
+    let (draft, claim) = (draft(), RunClaim::new(secs(60)));
+    store.create(&draft, Some(&claim)).await.expect("it is new");
+    let proof = Proof { id: draft.id, token: claim.token };
+    proxy.strand();
+    // It would else be waited for until the end of days, and the run-lease with it.
+    let error = store.heartbeat(proof, secs(60)).await.expect_err("nobody answers");
+    assert_eq!(error.code(), "store_unavailable", "{error}");
+    until("a new connection is made", || async {
+        store.heartbeat(proof, secs(60)).await.is_ok_and(|renewed| renewed)
+    })
+    .await;
+}
+
+async fn postgres_finds_a_lost_answer_by_asking_again() {
+    // Whichever answer is lost: of the time, of the row, of the write, or of the making of them.
+    let lost = (0..8).map(|answers| async move {
+        let room = Room::postgres().await;
+        let (proxy, address) = proxied(&room).await;
+        let store = PostgresContextStore::connect(&address).await.expect("a store");
+        let (draft, claim) = (draft(), RunClaim::new(secs(60)));
+        proxy.pass_answers(answers);
+        let first = store.create(&draft, Some(&claim)).await;
+        proxy.pass().await.expect("it passes again");
+        again(first, || store.create(&draft, Some(&claim))).await;
+        let next = ContextDraft { body: "{}".to_owned(), ..draft };
+        let (token, keep, used_signal) = (claim.token, None, None);
+        let save = Save { draft: &next, revision: 1, token, keep, used_signal };
+        proxy.pass_answers(answers);
+        let first = store.save(&save).await;
+        proxy.pass().await.expect("it passes again");
+        let saved = again(first, || store.save(&save)).await;
+        assert_eq!(saved.revision, 2, "after {answers} answers");
+        let row = store.load(next.id).await.expect("it answers").expect("it is there");
+        assert_eq!((row.head.revision, &*row.body), (2, "{}"));
+    });
+    futures::future::join_all(lost).await;
+}
+
+/// Asks again while the answer is that the store is away.
+async fn again<T, F: Future<Output = latchwork_flow::Result<T>>>(
+    mut answer: latchwork_flow::Result<T>,
+    ask: impl Fn() -> F,
+) -> T {
+    loop {
+        match answer {
+            Ok(out) => return out,
+            Err(error) => assert_eq!(error.code(), "store_unavailable", "{error}"),
+        }
+        answer = ask().await;
+    }
 }

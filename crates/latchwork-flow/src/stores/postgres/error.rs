@@ -1,6 +1,7 @@
 //! The driver's errors as ours.
 
-use latchwork_sql::{Fault, postgres::explain};
+use latchwork_sql::Fault;
+use latchwork_sql::postgres::{explain, is_silence};
 
 use crate::Error;
 
@@ -26,9 +27,11 @@ pub(super) fn no_answer(during: &'static str) -> Error {
     Error::store_backend(NAME, during, "the server's answer was empty", None)
 }
 
-/// Whether the connection is gone, perhaps long before it was used.
+/// Whether the connection is gone, perhaps long before it was used. Silence is none: whoever does not
+/// answer on one connection will not on another.
 pub(super) fn is_broken(error: &sqlx::Error) -> bool {
     match error {
+        silent if is_silence(silent) => false,
         sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
         sqlx::Error::Database(told) => {
             matches!(told.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
