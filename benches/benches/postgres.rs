@@ -49,25 +49,30 @@ fn main() -> ExitCode {
             uncontended(scale, &runtime, &place, synchronous, tasks, &mut speed);
         }
     }
+    show(scale, speed);
     let mut advisory = Table::new("Beside sqlx's PgAdvisoryLock, 64 tasks");
     beside_advisory_locks(scale, &runtime, &place, &mut advisory);
+    show(scale, advisory);
     let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
     for waiters in [2, 16, 32, 64] {
         hand_over(scale, &runtime, &place, waiters, 1, &mut handing);
     }
     hand_over(scale, &runtime, &place, 32, 2, &mut handing);
+    show(scale, handing);
     let mut quiet = Table::new("Waiting and dying");
     idle_waiters(scale, &runtime, &place, &mut quiet);
     holder_killed(scale, &runtime, &place, &mut quiet);
+    show(scale, quiet);
 
     runtime.block_on(place.remove());
-    // A look has no figures worth reading.
-    if scale.is_whole() {
-        for table in [speed, advisory, handing, quiet] {
-            table.print();
-        }
-    }
     ExitCode::SUCCESS
+}
+
+/// Prints what is done. A look has no figures worth reading.
+fn show(scale: Scale, table: Table) {
+    if scale.is_whole() {
+        table.print();
+    }
 }
 
 // ---- the place ---------------------------------------------------------------------------------

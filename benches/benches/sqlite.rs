@@ -40,19 +40,22 @@ fn main() {
             uncontended(scale, &runtime, place.path(), synchronous, tasks, &mut speed);
         }
     }
+    show(scale, speed);
     let mut handing =
         Table::new("One key that many tasks want: hand-overs in units of one transaction");
     for waiters in [2, 16, 32, 64] {
         hand_over(scale, &runtime, place.path(), waiters, &mut handing);
     }
+    show(scale, handing);
     let mut dying = Table::new("Dying");
     holder_killed(scale, &runtime, place.path(), &mut dying);
+    show(scale, dying);
+}
 
-    // A look has no figures worth reading.
+/// Prints what is done. A look has no figures worth reading.
+fn show(scale: Scale, table: Table) {
     if scale.is_whole() {
-        for table in [speed, handing, dying] {
-            table.print();
-        }
+        table.print();
     }
 }
 

@@ -58,6 +58,7 @@ impl<'a> Contender<'a> {
 pub struct Race {
     names: Vec<&'static str>,
     rounds: Vec<Vec<f64>>,
+    operations: u64,
 }
 
 /// Lets all do the same number of operations, turn by turn.
@@ -74,7 +75,8 @@ pub fn race(scale: Scale, contenders: &mut [Contender<'_>]) -> Race {
         }
         rounds.push(times);
     }
-    Race { names: contenders.iter().map(|contender| contender.name).collect(), rounds }
+    let names = contenders.iter().map(|contender| contender.name).collect();
+    Race { names, rounds, operations }
 }
 
 /// How many operations make a round as long as wanted. It also warms everybody up.
@@ -100,6 +102,12 @@ impl Race {
     /// How many times faster the first was than this one.
     pub fn first_faster_than(&self, other: usize) -> Ratio {
         Ratio::of(self.rounds.iter().map(|times| times[other] / times[0]).collect())
+    }
+
+    /// How many operations a second one of them did. It says little beyond this machine and hour.
+    pub fn per_second(&self, which: usize) -> f64 {
+        let rates = self.rounds.iter().map(|times| self.operations as f64 / times[which]);
+        Ratio::of(rates.collect()).median
     }
 
     /// How many times more the first cost than this one.

@@ -76,6 +76,12 @@ impl Failure {
     }
 }
 
+impl From<latchwork::flow::Error> for Failure {
+    fn from(error: latchwork::flow::Error) -> Self {
+        Failure { code: error.code(), ..Failure::internal(error.to_string()) }
+    }
+}
+
 impl From<lock::Error> for Failure {
     fn from(error: lock::Error) -> Self {
         use lock::ErrorKind as Kind;

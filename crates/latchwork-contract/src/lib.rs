@@ -20,6 +20,8 @@
 //! provider, and stands case by case in `matrix.txt`. A provider of your own is held to what it
 //! declares.
 //!
+//! A store of contexts is proven in the same way by [`flow`], with the feature `flow`.
+//!
 //! Longer runs, with several processes and with kills, write a [`history`] each and have it
 //! checked afterwards: that is the [`torture`]. What a network does to a backend is done by a
 //! [`proxy`] in front of it.
@@ -29,6 +31,8 @@
     reason = "a test suite says what went wrong by panicking"
 )]
 
+#[cfg(feature = "flow")]
+pub mod flow;
 #[cfg(feature = "lock")]
 pub mod history;
 #[cfg(feature = "lock")]

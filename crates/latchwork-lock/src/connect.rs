@@ -5,7 +5,7 @@ use url::Url;
 use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 12] = [
+const ELSEWHERE: [(&str, &str); 14] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -14,17 +14,22 @@ const ELSEWHERE: [(&str, &str); 12] = [
     ("mariadb", "mysql"),
     ("redis", "redis"),
     ("rediss", "redis"),
+    ("redis+unix", "redis"),
     ("etcd", "etcd"),
+    ("etcds", "etcd"),
     ("http", "http"),
     ("https", "http"),
     ("temporal", "temporal"),
 ];
 
-const KINDS: &str =
-    "write memory:, file:///directory, sqlite:///file.db, postgres://host/database or mysql://…";
+const KINDS: &str = "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://…, redis://… or etcd://…";
 
 /// Opens the backend at an address.
 pub(crate) async fn connect(address: &str) -> Result<Locks> {
+    #[cfg(feature = "etcd")]
+    if is_etcd(address) {
+        return crate::EtcdLockProvider::connect(address).await.map(Locks::new);
+    }
     let url = parse(address)?;
     match url.scheme() {
         "memory" => bare(&url).map(|()| Locks::new(InMemoryLockProvider::new())),
@@ -39,12 +44,27 @@ pub(crate) async fn connect(address: &str) -> Result<Locks> {
         }
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => crate::MySqlLockProvider::connect(address).await.map(Locks::new),
+        #[cfg(feature = "redis")]
+        scheme if is_redis(scheme) => {
+            crate::RedisLockProvider::connect(address).await.map(Locks::new)
+        }
         scheme => Err(unknown(scheme)),
     }
 }
 
+/// Also the forms that name several servers: the provider says why it does not take them.
+#[cfg(feature = "redis")]
+fn is_redis(scheme: &str) -> bool {
+    let base = scheme.strip_prefix("redis").map(|rest| rest.strip_prefix('s').unwrap_or(rest));
+    matches!(base, Some("" | "+unix" | "+cluster" | "-cluster" | "+sentinel" | "-sentinel"))
+}
+
 /// The tables that the backend at an address needs, as SQL; nothing is connected to.
 pub(crate) fn schema(address: &str) -> Result<String> {
+    #[cfg(feature = "etcd")]
+    if is_etcd(address) {
+        return Err(no_tables("etcd"));
+    }
     match parse(address)?.scheme() {
         #[cfg(feature = "sqlite")]
         "sqlite" => Ok(crate::SqliteLockProvider::schema().to_owned()),
@@ -52,15 +72,26 @@ pub(crate) fn schema(address: &str) -> Result<String> {
         "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::schema()),
         #[cfg(feature = "mysql")]
         "mysql" | "mariadb" => Ok(crate::MySqlLockProvider::schema()),
-        scheme @ ("memory" | "noop" | "file") => Err(Error::invalid_argument(
-            "url",
-            format!("{scheme}: has no tables, and so no schema to show"),
-        )),
+        scheme @ ("memory" | "noop" | "file" | "redis" | "rediss" | "redis+unix") => {
+            Err(no_tables(scheme))
+        }
         scheme => Err(unknown(scheme)),
     }
 }
 
+fn no_tables(scheme: &str) -> Error {
+    Error::invalid_argument("url", format!("{scheme}: has no tables, and so no schema to show"))
+}
+
+/// Before an address is parsed: one that names several members is none to others.
+fn is_etcd(address: &str) -> bool {
+    matches!(address.split_once("://"), Some(("etcd" | "etcds", _)))
+}
+
 fn parse(address: &str) -> Result<Url> {
+    if is_etcd(address) {
+        return Err(unknown("etcd"));
+    }
     // The address may carry a password, so no message repeats it.
     Url::parse(address).map_err(|error| {
         Error::invalid_argument("url", format!("it is no address ({error}); {KINDS}"))
@@ -108,7 +139,18 @@ mod tests {
             ("mysql://me:secret@host/db", "not_built"),
             #[cfg(feature = "mysql")]
             ("mysql://me:secret@host/db?passwort=secret", "invalid_argument"),
-            ("etcd://a,b,c", "not_built"),
+            #[cfg(not(feature = "etcd"))]
+            ("etcd://me:secret@a:2379,b:2379", "not_built"),
+            #[cfg(feature = "etcd")]
+            ("etcd://me:secret@a:2379,b:2379?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis://me:secret@host/db", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("rediss://me:secret@host/0?passwort=secret", "invalid_argument"),
+            #[cfg(feature = "redis")]
+            ("redis-cluster://me:secret@host", "not_supported"),
+            #[cfg(feature = "redis")]
+            ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
             ("temporal://x", "not_built"),
         ] {
             let error = connect(bad).await.expect_err(bad);

@@ -117,7 +117,8 @@ pub enum ErrorKind {
     /// The program was built without this provider.
     #[error(
         "this program was not built with the lock provider for `{scheme}:`; \
-         build it with the feature `{feature}` of latchwork-lock"
+         build it with the feature `{feature}` of latchwork-lock{}",
+        needs(feature)
     )]
     #[non_exhaustive]
     NotBuilt {
@@ -126,6 +127,17 @@ pub enum ErrorKind {
         /// The cargo feature to enable.
         feature: &'static str,
     },
+}
+
+/// What the build of a feature needs besides Rust and a C compiler.
+fn needs(feature: &str) -> &'static str {
+    match feature {
+        "etcd" => {
+            "; that needs protoc and its files (on Debian: apt-get install protobuf-compiler \
+             libprotobuf-dev)"
+        }
+        _ => "",
+    }
 }
 
 impl Error {
@@ -217,11 +229,13 @@ impl Error {
         ErrorKind::InvalidKey { key: shown, reason: reason.into() }.into()
     }
 
-    pub(crate) fn lost(key: &str, fence: Fence) -> Self {
+    /// An [`ErrorKind::LockLost`], for those who resume leases.
+    pub fn lost(key: &str, fence: Fence) -> Self {
         ErrorKind::LockLost { key: key.to_owned(), fence }.into()
     }
 
-    pub(crate) fn expired(key: &str, fence: Fence) -> Self {
+    /// An [`ErrorKind::LockExpired`], for those who keep leases.
+    pub fn expired(key: &str, fence: Fence) -> Self {
         ErrorKind::LockExpired { key: key.to_owned(), fence }.into()
     }
 }

@@ -38,6 +38,8 @@ mod error;
 mod fence_gate;
 mod guard;
 mod guard_set;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+mod handed;
 mod held;
 mod key;
 mod lease;
@@ -63,6 +65,8 @@ pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
+#[cfg(feature = "etcd")]
+pub use providers::etcd::EtcdLockProvider;
 #[cfg(all(feature = "file", target_os = "linux"))]
 pub use providers::file::{FileLockProvider, FileLockProviderBuilder};
 pub use providers::memory::InMemoryLockProvider;
@@ -71,6 +75,8 @@ pub use providers::mysql::{MySqlFenceGate, MySqlLockProvider};
 pub use providers::noop::NoOpLockProvider;
 #[cfg(feature = "postgres")]
 pub use providers::postgres::{PostgresFenceGate, PostgresLockProvider, TransactionLock};
+#[cfg(feature = "redis")]
+pub use providers::redis::RedisLockProvider;
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};

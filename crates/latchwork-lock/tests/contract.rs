@@ -12,6 +12,8 @@ fn main() {
     suites.extend(sqlite());
     suites.extend(postgres());
     suites.extend(mysql());
+    suites.extend(etcd());
+    suites.extend(redis());
     latchwork_contract::lock::main(suites)
 }
 
@@ -166,5 +168,60 @@ fn mysql() -> Option<Suite> {
 
 #[cfg(not(feature = "mysql"))]
 fn mysql() -> Option<Suite> {
+    None
+}
+
+/// Under a prefix of its own for each case; on one member, and on three.
+#[cfg(feature = "etcd")]
+fn etcd() -> Vec<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::{EtcdLockProvider, Token};
+    use std::time::Duration;
+
+    let over = |name, variable| {
+        let Ok(server) = std::env::var(variable) else {
+            return missing(name, format!("no server; `scripts/services up {name}` starts one"));
+        };
+        suite(name, move || {
+            let address = format!("{server}/case-{:x}", Token::random().expose());
+            let connect = move || {
+                let address = address.clone();
+                async move { EtcdLockProvider::connect(&address).await }
+            };
+            // Its leases count in seconds: half of a span must be longer than they are late.
+            std::future::ready(Bench::new(connect).unit(Duration::from_millis(1_500)))
+        })
+        .of("etcd")
+    };
+    vec![over("etcd", "LATCHWORK_TEST_ETCD"), over("etcd3", "LATCHWORK_TEST_ETCD3")]
+}
+
+#[cfg(not(feature = "etcd"))]
+fn etcd() -> Vec<Suite> {
+    Vec::new()
+}
+
+/// One server for all cases: their keys are their own.
+#[cfg(feature = "redis")]
+fn redis() -> Option<Suite> {
+    use latchwork_contract::lock::missing;
+    use latchwork_lock::RedisLockProvider;
+
+    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
+        return Some(missing("redis", "no server; `scripts/services up redis` starts one"));
+    };
+    Some(suite("redis", move || {
+        let server = server.clone();
+        async move {
+            Bench::new(move || {
+                let server = server.clone();
+                async move { RedisLockProvider::connect(&server).await }
+            })
+        }
+    }))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis() -> Option<Suite> {
     None
 }

@@ -39,35 +39,53 @@ fn sqlite() {
     processes(&format!("sqlite://{}/locks.db", directory.path().display()));
 }
 
-/// A missing server is named on a laptop, and a failure in CI.
 #[cfg(feature = "postgres")]
 #[test]
 fn postgres() {
-    match std::env::var("LATCHWORK_TEST_POSTGRES") {
-        Ok(url) => processes(&url),
-        Err(_) if std::env::var_os("CI").is_none() => {
-            println!("skipped: no server; `scripts/services up postgres` starts one");
+    server("LATCHWORK_TEST_POSTGRES", "postgres", |_| {});
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis() {
+    server("LATCHWORK_TEST_REDIS", "redis", |_| {});
+}
+
+/// A missing server is named on a laptop, and a failure in CI.
+#[cfg(any(feature = "postgres", feature = "redis", feature = "mysql", feature = "etcd"))]
+fn server(variable: &str, service: &str, adjust: impl FnOnce(&mut Torture)) {
+    match std::env::var(variable) {
+        Ok(url) => {
+            let mut torture = Torture::at(&url);
+            adjust(&mut torture);
+            tortured(torture);
         }
-        Err(_) => panic!("no server: LATCHWORK_TEST_POSTGRES is not set"),
+        Err(_) if std::env::var_os("CI").is_none() => {
+            println!("skipped: no server; `scripts/services up {service}` starts one");
+        }
+        Err(_) => panic!("no server: {variable} is not set"),
     }
 }
 
-/// The same.
+/// Its leases count in seconds, so a key stays long with the killed.
+#[cfg(feature = "etcd")]
+#[test]
+fn etcd() {
+    server("LATCHWORK_TEST_ETCD", "etcd", |torture| torture.keys *= 2);
+}
+
 #[cfg(feature = "mysql")]
 #[test]
 fn mysql() {
-    match std::env::var("LATCHWORK_TEST_MARIADB") {
-        Ok(url) => processes(&url),
-        Err(_) if std::env::var_os("CI").is_none() => {
-            println!("skipped: no server; `scripts/services up mariadb` starts one");
-        }
-        Err(_) => panic!("no server: LATCHWORK_TEST_MARIADB is not set"),
-    }
+    server("LATCHWORK_TEST_MARIADB", "mariadb", |_| {});
 }
 
-#[cfg(any(feature = "file", feature = "sqlite", feature = "postgres", feature = "mysql"))]
+#[cfg(any(feature = "file", feature = "sqlite"))]
 fn processes(url: &str) {
-    let torture = Torture::at(url);
+    tortured(Torture::at(url));
+}
+
+fn tortured(torture: Torture) {
     println!("{torture}");
     println!("{:?}", torture::run(torture));
 }

@@ -1,4 +1,5 @@
-//! Latchwork moves shared state safely: a *lock* decides who may move it.
+//! Latchwork moves shared state safely: a *lock* decides who may move it, a
+//! *flow* how it moves.
 //!
 //! This is the crate to add; it brings the layers together behind features.
 //!
@@ -12,6 +13,8 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(feature = "flow")]
+pub use latchwork_flow as flow;
 pub use latchwork_lock as lock;
 #[doc(no_inline)]
 pub use latchwork_lock::{Guard, Locks};

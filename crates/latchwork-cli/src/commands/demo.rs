@@ -2,6 +2,7 @@
 
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod databases;
+mod flow;
 mod memory;
 mod processes;
 mod story;
@@ -50,6 +51,7 @@ impl Demo {
         memory::the_fence(&mut story).await?;
         memory::loss_is_noticed(&mut story).await?;
         memory::handing_over(&mut story).await?;
+        flow::pause_and_resume(&mut story).await?;
         let directory = tempfile::tempdir()
             .map_err(|error| Failure::internal(format!("no temporary directory: {error}")))?;
         processes::counting(&mut story, directory.path())?;

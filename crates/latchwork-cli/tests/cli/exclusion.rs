@@ -1,12 +1,13 @@
 //! Who gets the lock, and who is told what.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, Running, assert_code, eventually, said, text};
+use crate::support::{Place, Running, assert_code, eventually, latchwork, said, text};
 
 /// Holds until the test says go.
 const UNTIL_GO: &str = "echo $$ > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
@@ -21,6 +22,39 @@ fn runs_exclude_each_other() {
     for run in runs {
         assert_code(&run.output(), 0);
     }
+}
+
+/// The same between machines. A missing server is named on a laptop, and a failure in CI.
+#[test]
+fn runs_exclude_each_other_by_redis() {
+    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
+        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_REDIS is not set");
+        println!("skipped: no server; `scripts/services up redis` starts one");
+        return;
+    };
+    let place = Place::new();
+    let key = format!("cli-{}", std::process::id());
+    let at = |options: &[&str], script: &str| {
+        let mut command = latchwork();
+        command
+            .args(["lock", &key, "--at", &server])
+            .args(options)
+            .args(["--", "sh", "-c", script]);
+        command.env("D", place.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let holder = Running::start(&mut at(&[], UNTIL_GO));
+    place.line("in");
+    let refused = at(&["--no-wait"], "exit 9").output().expect("it runs");
+    assert_code(&refused, 75);
+    let said = text(&refused);
+    assert!(said.contains(&holder.pid().to_string()), "it names the holder: {said}");
+    let password = server.split([':', '@']).nth(2).expect("a password");
+    assert!(!said.contains(password), "a secret in {said}");
+    let next = Running::start(&mut at(&["--wait", "30s"], "exit 7"));
+    place.touch("go");
+    assert_code(&holder.output(), 0);
+    assert_code(&next.output(), 7);
 }
 
 #[test]

@@ -102,17 +102,25 @@ fn fences(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     }
 }
 
-/// Whoever asks after another was seen in the queue is served after it.
+/// Whoever asks after another was seen in the queue is served after it. Readers that stand next to
+/// each other are let in together, and which of them claims its part first says nothing.
 fn order(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
-    let mut queued: Vec<(Moment, Fence, &Event)> = requests
-        .iter()
-        .filter_map(|request| {
-            let event = request.queued?;
-            Some((event.at, request.granted?.fence, event))
-        })
-        .collect();
-    queued.sort_by_key(|(at, ..)| *at);
-    for (earlier, later) in behind(requests, queued.into_iter()) {
+    let queued = |mode: Option<Mode>| {
+        let certain = requests.iter().filter(move |request| mode.is_none_or(|m| m == request.mode));
+        let mut certain: Vec<(Moment, Fence, &Event)> = certain
+            .filter_map(|request| {
+                let event = request.queued?;
+                Some((event.at, request.granted?.fence, event))
+            })
+            .collect();
+        certain.sort_by_key(|(at, ..)| *at);
+        certain.into_iter()
+    };
+    let (readers, writers): (Vec<_>, Vec<_>) =
+        requests.iter().copied().partition(|request| request.mode == Mode::Shared);
+    let late = behind(&writers, queued(None));
+    for (earlier, later) in late.into_iter().chain(behind(&readers, queued(Some(Mode::Exclusive))))
+    {
         found.push(violation(Rule::Order, earlier, later));
     }
 }
@@ -341,6 +349,25 @@ mod tests {
             (6, 1, granted(2, 50)),
         ]);
         assert_eq!(only(&history), (Rule::Order, 1, 3));
+    }
+
+    #[test]
+    fn readers_are_let_in_together_and_a_writer_between_them_is_not_overtaken() {
+        let mut events = vec![
+            (1, 1, asked(Shared)),
+            (2, 1, QUEUED),
+            (3, 2, asked(Shared)),
+            (4, 2, granted(1, 10)),
+            (5, 1, granted(2, 50)),
+        ];
+        assert_eq!(check(&told(&events)), []);
+        // The first one a writer, and then the second.
+        events[0].2 = asked(Exclusive);
+        events[3].2 = granted(1, 4);
+        assert_eq!(only(&told(&events)), (Rule::Order, 1, 3));
+        events[0].2 = asked(Shared);
+        events[2].2 = asked(Exclusive);
+        assert_eq!(only(&told(&events)), (Rule::Order, 1, 3));
     }
 
     #[test]

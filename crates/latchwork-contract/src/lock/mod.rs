@@ -9,7 +9,7 @@ mod fixture;
 mod flaky;
 mod matrix;
 mod refusals;
-mod runner;
+pub(crate) mod runner;
 mod skewed;
 mod suite;
 mod table;

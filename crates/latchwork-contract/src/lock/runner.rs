@@ -68,7 +68,7 @@ fn declaration(name: &'static str, provider: &'static str, factory: Factory) -> 
     })
 }
 
-fn missing(name: &'static str, reason: String) -> Trial {
+pub(crate) fn missing(name: &'static str, reason: String) -> Trial {
     let in_ci = std::env::var_os("CI").is_some();
     Trial::test(format!("{name}::no case was run: {reason}"), move || {
         Err(Failed::from(format!("the backend is missing: {reason}")))
@@ -78,7 +78,9 @@ fn missing(name: &'static str, reason: String) -> Trial {
 
 /// Runs one test body on a runtime of its own, in a thread of its own: so a body that blocks
 /// every worker is noticed too.
-fn run<F: Future<Output = ()>>(body: impl FnOnce() -> F + Send + 'static) -> Result<(), Failed> {
+pub(crate) fn run<F: Future<Output = ()>>(
+    body: impl FnOnce() -> F + Send + 'static,
+) -> Result<(), Failed> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

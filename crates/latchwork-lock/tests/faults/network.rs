@@ -37,12 +37,11 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
 /// When a call that nobody answers must have come back, after the time that it was given.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// More answers than any call waits for.
-const ANSWERS: u32 = 40;
-
-/// Long enough for a call to come to where it waits for what is lost; one that is slower is only
-/// tested less.
-const A_WHILE: Duration = Duration::from_millis(400);
+/// How many answers pass before one is lost: up to more than any call waits for. Three times, since
+/// a provider may do something else besides, and the answer to that may be the one that is lost.
+fn each_answer() -> impl Iterator<Item = (u32, u32)> {
+    (0..3).flat_map(|round| (0..12).map(move |answers| (round, answers)))
+}
 
 const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 
@@ -112,6 +111,14 @@ impl Line {
     /// New connections work; what became of the old ones nobody tells.
     async fn end(&self) {
         self.proxy.pass().await.expect("its port");
+    }
+
+    /// Ends when an answer was lost, and what it was the answer to has therefore happened; or when
+    /// the call is done all the same.
+    async fn loses_one_or(&self, done: impl Fn() -> bool) {
+        let before = self.proxy.counts().dropped;
+        eventually("an answer is lost", async || done() || self.proxy.counts().dropped > before)
+            .await;
     }
 
     /// A call that must come back although nobody answers.
@@ -313,11 +320,12 @@ async fn trust_ends_in_time_while_nobody_answers(room: Room) {
 async fn a_grant_whose_answer_was_lost_is_found_again(room: Room) {
     let line = Line::open(&room, Outage::LostAnswers).await;
     let mut found_again = 0;
-    for answers in 0..ANSWERS {
-        let key = line.key(&format!("{answers}"));
+    for (round, answers) in each_answer() {
+        let key = line.key(&format!("{round}-{answers}"));
+        line.warm_up().await;
         line.proxy.pass_answers(answers);
         let asking = waiter(&line.locks, &key);
-        tokio::time::sleep(A_WHILE).await;
+        line.loses_one_or(|| asking.is_finished()).await;
         let answered = asking.is_finished();
         let seen = line.direct.inspect(&key).await.expect("it answers");
         let granted = seen.holders.first().map(|holder| holder.fence);
@@ -333,12 +341,11 @@ async fn a_grant_whose_answer_was_lost_is_found_again(room: Room) {
         assert!(line.direct.lock(&key).try_acquire().await.expect("it answers").is_none());
         guard.release().await.expect("held");
         line.is_free(&key).await;
-        if answered {
-            assert!(found_again > 0, "no answer was that of a grant");
+        if answered && found_again > 0 {
             return;
         }
     }
-    panic!("it needs more than {ANSWERS} answers?");
+    panic!("no answer that was lost was that of a grant");
 }
 
 async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
@@ -357,13 +364,14 @@ async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
 async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
     let line = Line::open(&room, Outage::LostAnswers).await;
     let mut unheard = 0;
-    for answers in 0..ANSWERS {
-        let key = line.key(&format!("{answers}"));
+    for (round, answers) in each_answer() {
+        let key = line.key(&format!("{round}-{answers}"));
+        line.warm_up().await;
         let guard = line.locks.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         let fence = guard.fence();
         line.proxy.pass_answers(answers);
         let releasing = tokio::spawn(guard.release());
-        tokio::time::sleep(A_WHILE).await;
+        line.loses_one_or(|| releasing.is_finished()).await;
         let answered = releasing.is_finished();
         // As soon as the key is free it is another's, while the first one still asks.
         let free = !line.direct.exists(&key).await.expect("it answers");
@@ -391,12 +399,11 @@ async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
         let seen = line.direct.inspect(&key).await.expect("it answers");
         assert_eq!(seen.holders.len(), 1, "the next one was disturbed: {seen:?}");
         next.release().await.expect("held");
-        if answered {
-            assert!(unheard > 0, "no answer was that of a release");
+        if answered && unheard > 0 {
             return;
         }
     }
-    panic!("it needs more than {ANSWERS} answers?");
+    panic!("no answer that was lost was that of a release");
 }
 
 async fn stranded_connections_are_given_up(room: Room) {

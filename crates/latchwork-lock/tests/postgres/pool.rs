@@ -100,7 +100,7 @@ pub(crate) async fn a_server_without_connections_is_an_outage() {
         &address,
         &format!(
             "CREATE ROLE {name} LOGIN SUPERUSER PASSWORD 'hush'; \
-             ALTER ROLE {name} NOSUPERUSER CONNECTION LIMIT 3; \
+             ALTER ROLE {name} NOSUPERUSER CONNECTION LIMIT 5; \
              GRANT USAGE ON SCHEMA {schema} TO {name}; \
              GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO {name}; \
              GRANT ALL ON ALL SEQUENCES IN SCHEMA {schema} TO {name}"
@@ -117,7 +117,10 @@ pub(crate) async fn a_server_without_connections_is_an_outage() {
         tokio::spawn(async move {
             let asking = locks.lock(format!("key-{}", n % 4)).wait(secs(40)).acquire();
             let guard = asking.await.expect("within its time");
-            guard.release().await.expect("held");
+            // Who is not heard has queued its release, and the next one gets in by it.
+            if let Err(error) = guard.release().await {
+                assert_eq!(error.code(), "lock_unavailable", "{error}");
+            }
         })
     });
     for asked in asks.collect::<Vec<_>>() {

@@ -94,6 +94,10 @@ pub fn all() -> Vec<Backend> {
         mysql::backend(),
         #[cfg(feature = "postgres")]
         postgres::pooled(),
+        #[cfg(feature = "etcd")]
+        etcd::backend(),
+        #[cfg(feature = "redis")]
+        redis(),
     ]
 }
 
@@ -119,6 +123,30 @@ pub fn sqlite() -> Backend {
         Box::pin(async { Room::new(sqlite(), address.clone(), address, directory) })
     };
     Backend::new("sqlite", room)
+}
+
+/// In one of the server's many databases; it has no gate of its own.
+#[cfg(feature = "redis")]
+pub fn redis() -> Backend {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ROOMS: AtomicU32 = AtomicU32::new(0);
+
+    let room = || -> BoxFuture<'static, Room> {
+        Box::pin(async {
+            let server = std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before");
+            let (server, _) = server.rsplit_once('/').expect("a database");
+            // Processes that run at the same time have numbers that are near each other.
+            let room = std::process::id() * 31 + ROOMS.fetch_add(1, Ordering::Relaxed);
+            let directory = directory();
+            let gate = format!("file://{}/gate", directory.path().display());
+            let place = server.rsplit_once('@').expect("a password").1.parse().expect("a place");
+            let room = Room::new(redis(), format!("{server}/{}", room % 10_000), gate, directory);
+            Room { server: Some(place), ..room }
+        })
+    };
+    let missing = std::env::var_os("LATCHWORK_TEST_REDIS").is_none();
+    let missing = missing.then_some("no server; `scripts/services up redis` starts one");
+    Backend { missing, by_tcp: true, ..Backend::new("redis", room) }
 }
 
 #[cfg(feature = "postgres")]
@@ -253,5 +281,41 @@ pub mod mysql {
         let mut admin = MySqlConnection::connect(address).await.expect("the server is there");
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut admin).await.expect(sql);
         admin.close().await.expect("closed");
+    }
+}
+
+#[cfg(feature = "etcd")]
+pub mod etcd {
+    use futures::future::BoxFuture;
+    use latchwork_lock::Token;
+
+    use super::{Backend, Room, directory, millis};
+
+    pub const MISSING: &str = "no server; `scripts/services up etcd` starts one";
+
+    pub fn backend() -> Backend {
+        let room = || -> BoxFuture<'static, Room> {
+            Box::pin(async {
+                let server = server().expect("looked at before");
+                let place = server.trim_start_matches("etcd://").parse().expect("a socket address");
+                let directory = directory();
+                let gate = format!("file://{}/gate", directory.path().display());
+                let room = Room::new(backend(), room(&server), gate, directory);
+                Room { server: Some(place), ..room }
+            })
+        };
+        let missing = server().is_none().then_some(MISSING);
+        // Its leases count in seconds, and two is the shortest that it grants.
+        Backend { missing, by_tcp: true, unit: millis(1_000), ..Backend::new("etcd", room) }
+    }
+
+    /// The server that the environment names.
+    pub fn server() -> Option<String> {
+        std::env::var("LATCHWORK_TEST_ETCD").ok()
+    }
+
+    /// An address with a prefix of its own.
+    pub fn room(server: &str) -> String {
+        format!("{server}/room-{:x}", Token::random().expose())
     }
 }

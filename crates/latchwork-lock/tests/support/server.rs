@@ -73,10 +73,10 @@ impl Drop for OwnServer {
 
 /// A base with some free ports behind it, below those that the system gives away.
 fn ports() -> u16 {
-    const BEHIND: u16 = 16;
+    const BEHIND: u16 = 32;
     let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     for _ in 0..100 {
-        let base = 10_000 + rand::random_range(0..1_400) * BEHIND;
+        let base = 10_000 + rand::random_range(0..700) * BEHIND;
         if (base..base + BEHIND).all(free) {
             return base;
         }

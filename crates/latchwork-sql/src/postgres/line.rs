@@ -39,6 +39,11 @@ impl Line {
         Ok(Line { connection, pool: pool.clone(), heard: false })
     }
 
+    /// Says that something is asked, on a line that may have served before.
+    pub fn asks(&mut self) {
+        self.heard = false;
+    }
+
     /// Says that every question was answered, so that others can have the connection. Also after
     /// an error that the server itself told.
     pub fn heard<T>(&mut self, answer: &sqlx::Result<T>) {

@@ -156,9 +156,10 @@ fn judge(version: i32, read_only: bool, genuine: bool) -> Result<()> {
 async fn lends_sessions(own: &mut PgConnection, pool: &PgPool) -> sqlx::Result<bool> {
     const WHO: &str = "SELECT pg_backend_pid()";
     let mut first = None;
+    // One for all rounds: to give one back takes a while, and a server may have few.
+    let mut line = Line::open(pool).await?;
     for _ in 0..4 {
         let mine: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
-        let mut line = Line::open(pool).await?;
         let mut tx = line.begin().await?;
         let other: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *tx).await?.try_get(0)?;
         let again: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;

@@ -111,6 +111,11 @@ impl Sqlite {
         self.writer.begin_with(BEGIN).await.map_err(explain)
     }
 
+    /// For a change that is one statement, which needs no transaction around it.
+    pub fn writer(&self) -> &SqlitePool {
+        &self.writer
+    }
+
     /// Whether the open file is still the one that others find under its name. SQLite goes on with
     /// a file that was removed, and so would not see whoever comes later.
     ///

@@ -21,6 +21,15 @@ pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
     }
 }
 
+/// An error that several are told of.
+pub(super) fn shared(during: &'static str, error: &latchwork_sql::Error) -> Error {
+    let message = error.message.clone();
+    match error.fault {
+        Fault::Temporary => Error::unavailable(NAME, during, message, None),
+        Fault::Permanent => Error::backend(NAME, during, message, None),
+    }
+}
+
 /// An error that will not come again: what to avoid is known now.
 pub(super) fn again(during: &'static str, error: sqlx::Error) -> Error {
     let reason = "a pooler lends the sessions, as pgbouncer does; that is known from now on";

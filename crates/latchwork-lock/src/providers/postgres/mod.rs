@@ -8,6 +8,12 @@
 //! writes what became of them. No transaction and no connection lasts as long as a lease, so a
 //! pool of any size serves any number of locks, also through pgbouncer in transaction mode.
 //!
+//! What most requests want is one function call in the server (taking a free key, queueing,
+//! claiming, giving back, handing on from one writer to the next); requests of one process that come
+//! while others are under way share a call and so a commit (see `batch.rs`). Whatever is more than
+//! that is left to the rules. Grants are committed synchronously; a message of nothing but releases
+//! without successor, or places in a queue, is not: a crash may take those back, at the price of time.
+//!
 //! All times are the server's `clock_timestamp()`. Fences are of one sequence that begins at the
 //! clock in microseconds and is drawn from under the key's lock: they grow, and nothing need be
 //! kept of a key.
@@ -16,10 +22,12 @@
 //!
 //! Whoever hands a key on tells the process of the next one, by a NOTIFY on that process's own
 //! channel, and only if it is another process. One connection listens for all waiters
-//! of a process. A notice may be lost, so each process also looks once a second at all its waiters
+//! of a process. Where the next one is of the very process that releases, its lease begins
+//! with the same call and needs no claim: see `handed.rs`. A notice may be lost, so each process also looks once a second at all its waiters
 //! together; where nothing can be heard (pgbouncer), it looks at every tick. The same look says
 //! that the process lives: the waiters of a dead one are left out after some seconds.
 
+mod batch;
 mod config;
 mod error;
 mod fence_gate;
@@ -27,6 +35,7 @@ mod provider;
 mod record;
 mod release;
 mod schema;
+mod scripts;
 mod store;
 mod transaction;
 mod wait;

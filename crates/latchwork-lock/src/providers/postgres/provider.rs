@@ -1,17 +1,17 @@
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
 use tokio::sync::watch::Sender;
 
+use super::batch::Lanes;
 use super::error::NAME;
 use super::record::{self, Asker};
-use super::release::{Releases, release};
 use super::schema::MIGRATIONS;
 use super::store::{Edit, Store};
-use super::{config, wait, watcher};
+use super::{config, release, wait, watcher};
 use crate::rules::{CLAIM_WINDOW, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -40,7 +40,8 @@ const SWEEP_EVERY: u32 = 1_000;
 #[derive(Clone)]
 pub struct PostgresLockProvider {
     pub(super) store: Arc<Store>,
-    pub(super) releases: Arc<Releases>,
+    /// Ends with the last clone, and with the last release that a drop has queued.
+    pub(super) lanes: Arc<Lanes>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
     asked: Arc<AtomicU32>,
@@ -79,9 +80,10 @@ impl PostgresLockProvider {
     }
 
     pub(super) fn of(store: Store) -> Self {
+        let lanes = Arc::new(Lanes::open(store));
         let provider = PostgresLockProvider {
-            store: Arc::new(store),
-            releases: Arc::new(Releases::new()),
+            store: lanes.store.clone(),
+            lanes,
             watching: Arc::default(),
             asked: Arc::default(),
         };
@@ -162,12 +164,11 @@ impl LockProvider for PostgresLockProvider {
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
-        let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        watcher::run("releasing", async move { release(&store, &key, id).await }).await
+        release::release(&self.lanes, proof.key, record::id(proof.token)).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.releases.queue(&self.store, proof.key.clone(), record::id(proof.token));
+        release::later(&self.lanes, proof.key.clone(), record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
@@ -179,7 +180,14 @@ impl LockProvider for PostgresLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
         let here = Asker::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let wanted = Wanted::default();
+        let is_wanted = wanted.0.clone();
         self.edit("resuming", proof.key, move |rules, edit| {
+            // Under the lock: the release that follows a dropped question may have been here before
+            // it, and would not come again.
+            if !is_wanted.load(Ordering::Acquire) {
+                return None;
+            }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
                 held.party.extra = here;
@@ -215,7 +223,22 @@ impl LockProvider for PostgresLockProvider {
     }
 
     async fn close(&self) {
-        self.releases.flush().await;
+        self.lanes.releases.flush().await;
+    }
+}
+
+/// Somebody waits for the answer, until this is dropped.
+struct Wanted(Arc<AtomicBool>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted(Arc::new(AtomicBool::new(true)))
+    }
+}
+
+impl Drop for Wanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

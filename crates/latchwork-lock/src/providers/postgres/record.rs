@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::rules::{Held, Id, Party, Reporter, Rules};
-use crate::{Fence, Key, Mode, Moment, Owner, Token};
+use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
 
 /// One who holds or waits, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,6 +121,15 @@ pub(super) fn difference(before: &[Row], after: Vec<Row>) -> (Vec<String>, Vec<R
         known.get(&*row.id).is_none_or(|old| Row { alive_us: None, ..(*old).clone() } != *row)
     };
     (gone, after.into_iter().filter(is_new).collect())
+}
+
+/// The holder that a row tells of, seen at this time of the server; none if it cannot be read.
+pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
+    let now = moment(seen_us);
+    let row: Row = serde_json::from_str(row).ok()?;
+    let rules = rules(&[row], now).ok()?;
+    let held = rules.holders.first()?;
+    Some(Box::new(reporter(now).holder(held, held.party.extra.label())))
 }
 
 /// By one reading of the server's clock.

@@ -1,46 +1,35 @@
-//! The releases that drops have queued (L21).
+//! Giving back, and the releases that drops have queued (L21).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
+use super::batch::Lanes;
+use super::scripts::Give;
 use super::store::Store;
-use super::watcher::runtime;
+use super::watcher::{run, runtime};
 use crate::retry::Backoff;
 use crate::rules::Id;
-use crate::{Key, Result};
+use crate::{Error, Key, Result};
+
+const DURING: &str = "releasing";
 
 /// How often a release is tried while the server is away; then the ttl ends the lease.
 const TRIES: usize = 6;
 
-/// How many at a time: a heap of dropped guards must not take the whole pool.
+/// How many at a time that need a connection each: a heap of dropped guards must not take the
+/// whole pool.
 const AT_ONCE: usize = 4;
 
 pub(super) struct Releases {
     left: watch::Sender<usize>,
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
 }
 
 impl Releases {
     pub(super) fn new() -> Self {
-        Releases { left: watch::Sender::new(0), turns: Arc::new(Semaphore::new(AT_ONCE)) }
-    }
-
-    /// Queues a release.
-    pub(super) fn queue(&self, store: &Arc<Store>, key: Key, id: Id) {
-        let (store, left, turns) = (store.clone(), self.left.clone(), self.turns.clone());
-        match runtime() {
-            Ok(runtime) => {
-                left.send_modify(|left| *left += 1);
-                runtime.spawn(async move {
-                    let _turn = turns.acquire().await;
-                    try_release(&store, &key, id).await;
-                    left.send_modify(|left| *left -= 1);
-                });
-            }
-            Err(error) => tracing::warn!(%key, %error, "no release: the ttl ends the lease"),
-        }
+        Releases { left: watch::Sender::new(0), turns: Semaphore::new(AT_ONCE) }
     }
 
     /// Ends when everything that was queued was tried.
@@ -50,10 +39,29 @@ impl Releases {
     }
 }
 
-async fn try_release(store: &Store, key: &Key, id: Id) {
+/// Queues a release.
+pub(super) fn later(lanes: &Arc<Lanes>, key: Key, id: Id) {
+    let lanes = lanes.clone();
+    match runtime() {
+        Ok(runtime) => {
+            lanes.releases.left.send_modify(|left| *left += 1);
+            runtime.spawn(async move {
+                if !matches!(lanes.give(Give::new(&key, id)).await, Ok(Ok(Some(_)))) {
+                    let _turn = lanes.releases.turns.acquire().await;
+                    patiently(&lanes.store, &key, id).await;
+                }
+                lanes.releases.left.send_modify(|left| *left -= 1);
+            });
+        }
+        Err(error) => tracing::warn!(%key, %error, "no release: the ttl ends the lease"),
+    }
+}
+
+/// Tries a release by the rules, more than once.
+pub(super) async fn patiently(store: &Store, key: &Key, id: Id) {
     let mut backoff = Backoff::new(Duration::from_millis(100));
     for left in (0..TRIES).rev() {
-        match release(store, key, id).await {
+        match by_rules(store, key, id, None).await {
             Ok(_) => return,
             Err(error) if error.is_temporary() && left > 0 => {
                 tokio::time::sleep(backoff.pause()).await;
@@ -67,12 +75,18 @@ async fn try_release(store: &Store, key: &Key, id: Id) {
 }
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
-pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
-    let lost = match store.give_back("releasing", key, id).await? {
+pub(super) async fn release(lanes: &Lanes, key: &Key, id: Id) -> Result<bool> {
+    let lost = match lanes.give(Give::new(key, id)).await? {
         Ok(Some(held)) => return Ok(held),
         Ok(None) => None,
         Err(lost) => Some(lost),
     };
+    let (store, key) = (lanes.store.clone(), key.clone());
+    run(DURING, async move { by_rules(&store, &key, id, lost).await }).await
+}
+
+/// The same where the rules must decide; `lost` is what became of the short way before.
+async fn by_rules(store: &Store, key: &Key, id: Id, lost: Option<Error>) -> Result<bool> {
     let change = |rules: &mut crate::rules::Rules<_>, _: &mut _| {
         let held = rules.release(id).is_some();
         if !held {
@@ -80,7 +94,7 @@ pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
         }
         held
     };
-    let held = store.edit("releasing", key, change).await?.0;
+    let held = store.edit(DURING, key, change).await?.0;
     match lost {
         // Ended by the question whose answer was lost, or before: it cannot be told.
         Some(lost) if !held => Err(lost),

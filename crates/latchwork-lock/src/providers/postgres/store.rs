@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use super::record::{self, Asker, Row};
 use super::watch::Desk;
 use super::{error, schema};
-use crate::rules::{Id, Rules};
-use crate::{Clock, Fence, Inspection, Key, Mode, Moment, Owner, Page, PageRequest, Result};
+use crate::rules::Rules;
+use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
@@ -32,16 +32,6 @@ pub(super) struct Store {
     pub(super) desk: Arc<Desk>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
-}
-
-/// A request for a key, as far as one message can carry it.
-pub(super) struct Take<'a> {
-    pub(super) key: &'a Key,
-    pub(super) id: Id,
-    pub(super) mode: Mode,
-    pub(super) owner: Option<&'a Owner>,
-    pub(super) note: Option<&'a str>,
-    pub(super) ttl: Duration,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -158,60 +148,6 @@ impl Store {
         }
     }
 
-    /// Takes a key that nobody uses, in one message; none where the rules must decide.
-    pub(super) async fn take(&self, during: &'static str, ask: &Take<'_>) -> Result<Option<Fence>> {
-        let query = sqlx::query(schema::TAKE)
-            .bind(turn(ask.key))
-            .bind(ask.key.as_str())
-            .bind(record::hex(ask.id))
-            .bind(ask.mode == Mode::Shared)
-            .bind(ask.owner.map(Owner::as_str))
-            .bind(ask.note)
-            .bind(&*self.process)
-            .bind(&*self.client)
-            .bind(record::ttl_micros(ask.ttl));
-        // Whether a lost question was heard, the rules will see by its id.
-        let drawn: Option<i64> = self.short(during, query).await?.unwrap_or(None);
-        Ok(drawn.map(record::fence_of))
-    }
-
-    /// Gives back a key that nobody else uses, in one message: whether it was held; none where the
-    /// rules must decide.
-    pub(super) async fn give_back(
-        &self,
-        during: &'static str,
-        key: &Key,
-        id: Id,
-    ) -> Result<Result<Option<bool>>> {
-        let query =
-            sqlx::query(schema::DROP).bind(turn(key)).bind(key.as_str()).bind(record::hex(id));
-        self.short(during, query).await
-    }
-
-    /// One statement as a transaction of its own; none where a pooler might give its parts to
-    /// two sessions. The inner error is a connection that died, perhaps long before: whether it was
-    /// heard is not known.
-    async fn short<T>(&self, during: &'static str, query: Query<'_>) -> Result<Result<Option<T>>>
-    where
-        Option<T>: for<'r> sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
-    {
-        if !self.has_own_sessions() {
-            return Ok(Ok(None));
-        }
-        match self.alone(query).await.and_then(|row| row.try_get(0)) {
-            Err(error) if self.learns_from(&error) => Ok(Ok(None)),
-            Err(error) if is_broken(&error) => Ok(Err(error::driver(during, error))),
-            out => out.map(Ok).map_err(|e| error::driver(during, e)),
-        }
-    }
-
-    async fn alone(&self, query: Query<'_>) -> sqlx::Result<PgRow> {
-        let mut line = Line::open(&self.pool).await?;
-        let row = in_time(query.fetch_one(&mut *line)).await;
-        line.heard(&row);
-        row
-    }
-
     /// A statement without parameters, which passes any pooler.
     pub(super) async fn tell_server(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
         let mut line = Line::open(&self.pool).await?;
@@ -251,14 +187,18 @@ impl Store {
             let left = next.since(now).as_micros();
             notices.push((&*first.extra.client, format!("{}:{left}", record::hex(first.id))));
         }
+        let mut told = String::new();
         for (client, notice) in notices {
             if *client == *self.client {
                 self.desk.hear(&notice, &*self.clock);
-                continue;
+            } else {
+                told.push_str(&schema::notify(client, &notice));
             }
-            if let Err(error) = self.tell_server(schema::notify(client, &notice)).await {
-                tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
-            }
+        }
+        if !told.is_empty()
+            && let Err(error) = self.tell_server(told).await
+        {
+            tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
         }
     }
 
@@ -331,7 +271,7 @@ impl Store {
     }
 
     /// Whether this error gives a pooler away that looked honest when it was asked.
-    fn learns_from(&self, error: &sqlx::Error) -> bool {
+    pub(super) fn learns_from(&self, error: &sqlx::Error) -> bool {
         let mixed_up = is_mixed_up(error);
         if mixed_up {
             self.own_sessions.store(false, Ordering::Release);
@@ -350,7 +290,7 @@ impl Store {
 }
 
 /// The number of a key's advisory lock.
-fn turn(key: &Key) -> i64 {
+pub(super) fn turn(key: &Key) -> i64 {
     record::number_of("latchwork_lock:", key.as_str())
 }
 
@@ -370,7 +310,7 @@ async fn undo(line: Line, error: sqlx::Error) -> sqlx::Error {
 }
 
 /// Whether the connection is gone and nothing was done.
-fn is_broken(error: &sqlx::Error) -> bool {
+pub(super) fn is_broken(error: &sqlx::Error) -> bool {
     match error {
         // To ask the next one would take as long again.
         error if is_silence(error) => false,
@@ -380,6 +320,11 @@ fn is_broken(error: &sqlx::Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether somebody has been in the middle of an edit for longer than a message waits.
+pub(super) fn is_held_up(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|told| told.code()).as_deref() == Some("55P03")
 }
 
 fn loaded(during: &'static str, row: &PgRow) -> Result<(Moment, Vec<i64>, Vec<Row>)> {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::provider::PostgresLockProvider;
 use super::record::{self, Asker};
-use super::release::release;
-use super::store::{Store, Take};
-use super::watcher;
+use super::scripts::{Ask, Asked};
+use super::store::Store;
+use super::{release, watcher};
 use crate::rules::{Id, Party, Verdict};
-use crate::{AcquireRequest, Acquired, Grant, Holder, Key, Moment, Result, Wait};
+use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
 
@@ -29,9 +29,13 @@ pub(super) async fn acquire(
     let id = record::id(request.token);
     let wanted = Arc::new(AtomicBool::new(true));
     let mut queued = Queued { provider, key: &request.key, id, wanted, armed: true };
-    let seat = provider.store.desk.join(id, request.retry_interval);
+    let seat = provider.store.desk.join(&request.key, id, request.retry_interval);
     let mut has_waited = false;
     loop {
+        if let Some(grant) = seat.handed().await {
+            queued.armed = false;
+            return Ok(Acquired::Granted(grant));
+        }
         let asked_at = clock.now();
         let question = Question {
             request: request.clone(),
@@ -40,9 +44,7 @@ pub(super) async fn acquire(
             queued_before: has_waited,
             wanted: queued.wanted.clone(),
         };
-        let store = provider.store.clone();
-        let answer = watcher::run(DURING, async move { question.ask(&store).await }).await;
-        match answer {
+        match question.put(provider).await {
             Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= has_waited;
@@ -88,13 +90,33 @@ struct Answer {
 }
 
 impl Question {
+    async fn put(self, provider: &PostgresLockProvider) -> Result<Answer> {
+        // Who asks a last time after waiting must be let in only if it is still known.
+        if (!self.queued_before || !self.patience.is_zero())
+            && let Some(answer) = self.ask_shortly(provider).await?
+        {
+            return Ok(answer);
+        }
+        let store = provider.store.clone();
+        watcher::run(DURING, async move { self.ask(&store).await }).await
+    }
+
+    /// Tries the short way, which most requests can go; none where the rules must decide.
+    async fn ask_shortly(&self, provider: &PostgresLockProvider) -> Result<Option<Answer>> {
+        let patience = (self.request.wait != Wait::Forever).then_some(self.patience);
+        let ask = Ask::new(&self.request, self.id, patience);
+        // Whether a lost question was heard, the rules will see by its id.
+        let asked = provider.lanes.ask(ask).await?.unwrap_or(None);
+        Ok(asked.map(|asked| match asked {
+            Asked::Granted(grant) => Answer::of(Verdict::Granted(grant)),
+            Asked::Queued(due_in) => Answer { due_in, ..Answer::of(Verdict::Queued) },
+            Asked::Refused(holder) => Answer { holder, ..Answer::of(Verdict::Refused) },
+        }))
+    }
+
     async fn ask(self, store: &Store) -> Result<Answer> {
         let Question { request, id, patience, queued_before, wanted } = self;
         let wait = !patience.is_zero();
-        if !queued_before && let Some(grant) = take(store, &request, id, &wanted).await? {
-            let verdict = Verdict::Granted(grant);
-            return Ok(Answer { verdict, began: true, holder: None, due_in: None });
-        }
         let mut began = false;
         let (verdict, rules, now) = store
             .edit(DURING, &request.key, |rules, edit| {
@@ -134,36 +156,20 @@ impl Question {
                 .map(|held| Box::new(record::reporter(now).holder(held, held.party.extra.label()))),
             _ => None,
         };
+        if verdict == Verdict::Queued {
+            store.desk.queued(id);
+        }
         let is_first = rules.queue.front().is_some_and(|first| first.id == id);
         let due_in = is_first.then(|| rules.next_expiry().since(now));
         Ok(Answer { verdict, began, holder, due_in })
     }
 }
 
-/// Tries the short way, which most requests can go.
-async fn take(
-    store: &Store,
-    request: &AcquireRequest,
-    id: Id,
-    wanted: &AtomicBool,
-) -> Result<Option<Grant>> {
-    if !wanted.load(Ordering::Acquire) {
-        return Ok(None);
+impl Answer {
+    /// Of the short way: what it grants begins with it.
+    fn of(verdict: Verdict) -> Self {
+        Answer { verdict, began: true, holder: None, due_in: None }
     }
-    let ask = Take {
-        key: &request.key,
-        id,
-        mode: request.mode,
-        owner: request.owner.as_ref(),
-        note: request.note.as_deref(),
-        ttl: request.ttl,
-    };
-    let Some(fence) = store.take(DURING, &ask).await? else { return Ok(None) };
-    if !wanted.load(Ordering::Acquire) {
-        // The release that follows an abandoned question may have been there before it.
-        release(store, &request.key, id).await?;
-    }
-    Ok(Some(Grant { fence, previous_fence: None, waited: false, trusted_from: None }))
 }
 
 /// A place in the queue, or about to be one. Dropped, it is given back.
@@ -180,7 +186,7 @@ impl Drop for Queued<'_> {
         if self.armed {
             // First the word, then the release: an edit that has not seen the one sees the other.
             self.wanted.store(false, Ordering::Release);
-            self.provider.releases.queue(&self.provider.store, self.key.clone(), self.id);
+            release::later(&self.provider.lanes, self.key.clone(), self.id);
         }
     }
 }

@@ -9,8 +9,9 @@ use futures::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::handed::{Found, Handed};
 use crate::rules::Id;
-use crate::{Clock, Moment};
+use crate::{Clock, Grant, Key, Moment};
 
 /// Where waiters sign in.
 #[derive(Default)]
@@ -25,8 +26,10 @@ pub(super) struct Desk {
 }
 
 struct Call {
+    key: Key,
     bell: Notify,
     called: AtomicBool,
+    handed: Handed,
     /// False while it asks for the first time: it may never have to wait.
     waits: AtomicBool,
     /// When something ahead runs out.
@@ -52,16 +55,48 @@ pub(super) struct Standing {
 
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed.
-    pub(super) fn join(self: &Arc<Self>, id: Id, tick: Duration) -> Seat {
+    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id, tick: Duration) -> Seat {
         let call = Arc::new(Call {
+            key: key.clone(),
             bell: Notify::new(),
             called: AtomicBool::new(false),
+            handed: Handed::default(),
             waits: AtomicBool::new(false),
             due: Mutex::new(Moment::NEVER),
             tick,
         });
         self.seats.lock().insert(id, call.clone());
         Seat { desk: self.clone(), id, call }
+    }
+
+    /// A question was answered: whoever asked stands in the queue.
+    pub(super) fn queued(&self, id: Id) {
+        if let Some(call) = self.seats.lock().get(&id) {
+            call.handed.waits();
+            call.waits.store(true, Ordering::Release);
+        }
+    }
+
+    /// Hands a lease to a waiter. If that is gone, the release that it left behind ends the lease.
+    pub(super) fn deliver(&self, id: Id, grant: Grant, now: Moment) {
+        let Some(call) = self.seats.lock().get(&id).cloned() else { return };
+        call.handed.put(grant, now);
+        call.wake();
+    }
+
+    /// Takes back the leases whose waiters have not looked for so long: they are to be released.
+    pub(super) fn take_back(&self, now: Moment, patience: Duration) -> Vec<(Key, Id)> {
+        let seats = self.seats.lock();
+        let unclaimed = seats.iter().filter(|(_, call)| call.handed.take_back(now, patience));
+        unclaimed.map(|(id, call)| (call.key.clone(), *id)).collect()
+    }
+
+    /// Such a lease has been released: its waiter may ask anew.
+    pub(super) fn taken_back(&self, id: Id) {
+        if let Some(call) = self.seats.lock().get(&id) {
+            call.handed.gone_back();
+            call.wake();
+        }
     }
 
     /// A notice: an id, whose turn it is, or an id and the microseconds until something runs out.
@@ -121,9 +156,19 @@ impl Desk {
 }
 
 impl Seat {
-    /// Says that it stands in the queue, and when something ahead runs out, as far as it was told.
+    /// The lease that was handed to it, if any; else it goes and asks.
+    pub(super) async fn handed(&self) -> Option<Grant> {
+        loop {
+            match self.call.handed.look() {
+                Found::Lease(grant) => return Some(grant),
+                Found::Nothing => return None,
+                Found::TooLate => self.call.bell.notified().await,
+            }
+        }
+    }
+
+    /// Says when something ahead runs out, as far as it was told.
     pub(super) fn set_due(&self, due: Moment) {
-        self.call.waits.store(true, Ordering::Release);
         *self.call.due.lock() = due;
     }
 

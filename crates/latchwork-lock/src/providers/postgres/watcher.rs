@@ -17,15 +17,19 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use super::error::NAME;
-use super::schema;
 use super::store::{ALIVE, Store};
 use super::watch::Standing;
+use super::{release, schema};
 use crate::retry::Backoff;
 use crate::rules::Id;
 use crate::{Error, Result};
 
 /// How often a process looks at its waiters where notices are heard.
 const FALLBACK: Duration = Duration::from_secs(1);
+
+/// How long a lease lies on the desk for a waiter that does not look. With the pause between two
+/// looks, that is less than the claim window.
+const UNCLAIMED: Duration = Duration::from_millis(800);
 
 /// The shortest tick that is granted where they are not.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
@@ -95,6 +99,13 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
             () = sleep(tick) => {}
         }
         store.desk.idle.store(false, Ordering::Release);
+        for (key, id) in store.desk.take_back(store.clock.now(), UNCLAIMED) {
+            let store = store.clone();
+            tokio::spawn(async move {
+                release::patiently(&store, &key, id).await;
+                store.desk.taken_back(id);
+            });
+        }
         let asked = store.desk.seated();
         if asked.is_empty() {
             continue;

@@ -5,13 +5,14 @@
 //! Holders, waiters and the last fences are rows. A change loads the rows of its key inside a
 //! `BEGIN IMMEDIATE` transaction, lets the shared rules decide, and writes what differs. All changes
 //! of a process go through one thread in the order in which they came; those that came together
-//! share a transaction, and so one sync of the disk.
+//! share a transaction: one reading, one writing, and one sync of the disk.
 //!
 //! Fences are kept for 64 shards of keys, so that nothing remains of a key that nobody uses.
 //!
 //! # Waiting
 //!
-//! A waiter is called by its own process at once, and looks for other processes' changes every
+//! A waiter is called by its own process at once, and has its lease already if it was one of this
+//! process who made room for it (see `handed.rs`). Other processes' changes are looked for every
 //! 25 ms (`PRAGMA data_version` on the writing connection, which its own commits do not move). One
 //! statement a second says that the waiters of a process are alive; without it they are gone after
 //! eight seconds.

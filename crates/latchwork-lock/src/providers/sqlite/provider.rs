@@ -7,7 +7,7 @@ use futures::FutureExt;
 use latchwork_sql::sqlite::{Options, Sqlite};
 use sqlx::SqlitePool;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use super::boot::Here;
 use super::builder::Source;
@@ -15,10 +15,10 @@ use super::error::{self, NAME};
 use super::record::Asker;
 use super::release::{Later, Tidy, release};
 use super::schema::SCHEMA;
-use super::store::{Edit, Task, list, peek};
+use super::store::{Edit, Short, Task, Terms, list, peek};
 use super::watcher::{Failure, Order};
 use super::{name, wait};
-use crate::rules::{CLAIM_WINDOW, Id, Reporter, Rules};
+use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
     Inspection, Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token, process_label,
@@ -102,21 +102,21 @@ impl SqliteLockProvider {
         key: &Key,
         change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
-        self.edit_with(during, key, true, None, |_, _, _| (), change).await
+        let terms = Terms { needed: true, ..Terms::default() };
+        self.edit_with(during, key, terms, |_, _, _| (), change).await
     }
 
     pub(super) async fn edit_with<T: Send + 'static>(
         &self,
         during: &'static str,
         key: &Key,
-        needed: bool,
-        seat: Option<(Id, Arc<Notify>)>,
+        terms: Terms,
         look: fn(&mut T, &Rules<Asker>, &Here),
         change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let key = key.clone();
-        let task = Task { during, key, change, look, out: None, reply, needed, seat };
+        let task = Task { during, key, change, look, out: None, reply, terms };
         self.order(Order::Change(Box::new(task)));
         answer.await.unwrap_or_else(|_| Err(error::gone(during)))
     }
@@ -194,7 +194,10 @@ impl LockProvider for SqliteLockProvider {
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let id = name::id(proof.token);
-        self.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
+        let short = Some(Short::Give(id));
+        let terms = Terms { needed: true, short, ..Terms::default() };
+        let change = move |rules: &mut Rules<Asker>, _: &mut Edit<'_>| release(rules, id);
+        self.edit_with("releasing", proof.key, terms, |_, _, _| (), change).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
@@ -218,7 +221,7 @@ impl LockProvider for SqliteLockProvider {
             }
             Some(grant)
         };
-        self.edit_with("resuming", proof.key, false, None, |_, _, _| (), change).await
+        self.edit_with("resuming", proof.key, Terms::default(), |_, _, _| (), change).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {

@@ -10,7 +10,8 @@ use sqlx::sqlite::SqliteRow;
 use super::boot::{Now, Stamp, micros};
 use super::error::damaged;
 use super::schema::{
-    DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
+    DELETE_HOLDER, DELETE_WAITER, GIVE, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER,
+    TAKE_FENCE, TAKE_HOLDER, WAITER,
 };
 use super::scripts::Script;
 use crate::rules::{Held, Id, Party, Rules};
@@ -39,24 +40,57 @@ pub(super) struct Record {
     pub(super) rules: Rules<Asker>,
     holders: Vec<Held<Asker>>,
     waiters: Vec<(i64, Id, i64)>,
-    /// The last fence of the shard, now and when it was read.
-    fence: Option<i64>,
-    loaded_fence: Option<i64>,
+}
+
+/// The last fence of a shard, now and when it was read.
+#[derive(Default)]
+pub(super) struct LastFence {
+    now: Option<i64>,
+    loaded: Option<i64>,
+}
+
+impl LastFence {
+    pub(super) fn of(row: &SqliteRow) -> Result<Self, latchwork_sql::Error> {
+        let now = row.try_get(14).map_err(explain)?;
+        Ok(LastFence { now, loaded: now })
+    }
+
+    /// Of which this one is the next.
+    pub(super) fn before(next: i64) -> Self {
+        LastFence { now: Some(next - 1), loaded: Some(next - 1) }
+    }
+
+    /// A fence higher than any before. Not below the wall clock either: a file that was put back
+    /// from a copy, or made anew, goes on above what was seen.
+    pub(super) fn next(&mut self, now: Now) -> Fence {
+        let next = self.now.map_or(now.wall, |last| (last + 1).max(now.wall));
+        self.now = Some(next);
+        fence_of(next)
+    }
+
+    /// Writes it, if it has grown.
+    pub(super) fn save(&self, to: &mut Script, shard: i64) {
+        if self.now != self.loaded {
+            to.put(PUT_FENCE).bind(shard).bind(self.now);
+        }
+    }
 }
 
 impl Record {
     /// The one key that all rows are of.
-    pub(super) fn of(rows: &[SqliteRow], now: Now) -> Result<Self, latchwork_sql::Error> {
+    pub(super) fn of<'r>(
+        rows: impl IntoIterator<Item = &'r SqliteRow>,
+        now: Now,
+    ) -> Result<Self, latchwork_sql::Error> {
         let mut record = Record::default();
         let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
         for row in rows {
             match row.try_get::<i64, _>(0).map_err(explain)? {
                 HOLDER => record.add(row, now)?,
                 WAITER => queue.push((row.try_get(1).map_err(explain)?, party(row, now)?)),
-                _ => record.fence = row.try_get(14).map_err(explain)?,
+                _ => {}
             }
         }
-        record.loaded_fence = record.fence;
         record.holders.sort_unstable_by_key(|held| held.fence);
         queue.sort_unstable_by_key(|(seq, _)| *seq);
         record.rules.holders.extend(record.holders.iter().cloned());
@@ -95,16 +129,8 @@ impl Record {
         Ok(())
     }
 
-    /// A fence higher than any before. Not below the wall clock either: a file that was put back
-    /// from a copy, or made anew, goes on above what was seen.
-    pub(super) fn next_fence(&mut self, now: Now) -> Fence {
-        let next = self.fence.map_or(now.wall, |last| (last + 1).max(now.wall));
-        self.fence = Some(next);
-        fence_of(next)
-    }
-
-    /// Writes the difference.
-    pub(super) fn save(&self, to: &mut Script, key: &str, shard: i64, now: Now) {
+    /// Removes what is gone.
+    pub(super) fn remove(&self, to: &mut Script, key: &str) {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
                 to.put(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
@@ -122,9 +148,10 @@ impl Record {
                 Some(_) => {}
             }
         }
-        if self.fence != self.loaded_fence {
-            to.put(PUT_FENCE).bind(shard).bind(self.fence);
-        }
+    }
+
+    /// Writes what is new.
+    pub(super) fn put(&self, to: &mut Script, key: &str, now: Now) {
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;
@@ -152,31 +179,35 @@ fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
 }
 
 fn put_holder(to: &mut Script, key: &str, held: &Held<Asker>, last: Fence, now: Now) {
-    let party = &held.party;
-    let expires = now.stamp(held.expires);
-    to.put(PUT_HOLDER)
-        .bind(key)
-        .bind(blob(party.id))
-        .bind(word(party.mode))
-        .bind(party.owner.as_ref().map(Owner::as_str))
-        .bind(party.note.as_deref())
-        .bind(&*party.extra.process)
-        .bind(party.extra.client)
-        .bind(micros(party.ttl))
-        .bind(now.stamp(party.since).at)
-        .bind(expires.boot)
-        .bind(expires.at)
-        .bind(expires.ns)
+    put_party(to.put(PUT_HOLDER), key, &held.party, held.expires, now)
         .bind(number(held.fence))
         .bind(held.previous.map(number))
         .bind(number(last.max(held.fence)))
         .bind(i64::from(held.claimed));
 }
 
-fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
-    let alive = now.stamp(party.extra.alive);
-    to.put(PUT_WAITER)
-        .bind(key)
+/// Takes a key that nobody uses; gives a row with the fence if that was so.
+pub(super) fn take(to: &mut Script, key: &str, shard: i64, party: &Party<Asker>, now: Now) {
+    to.put(TAKE_FENCE).bind(shard).bind(now.wall).bind(key).bind(key);
+    let party = Party { since: now.moment, ..party.clone() };
+    let expires = now.moment.after(party.ttl);
+    put_party(to.put(TAKE_HOLDER), key, &party, expires, now).bind(shard);
+}
+
+/// Gives back a key that nobody else uses; gives the row that was removed if that was so.
+pub(super) fn give(to: &mut Script, key: &str, id: Id) {
+    to.put(GIVE).bind(key).bind(blob(id)).bind(key).bind(key).bind(blob(id));
+}
+
+fn put_party<'s>(
+    to: &'s mut Script,
+    key: &str,
+    party: &Party<Asker>,
+    until: Moment,
+    now: Now,
+) -> &'s mut Script {
+    let until = now.stamp(until);
+    to.bind(key)
         .bind(blob(party.id))
         .bind(word(party.mode))
         .bind(party.owner.as_ref().map(Owner::as_str))
@@ -185,9 +216,13 @@ fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
         .bind(party.extra.client)
         .bind(micros(party.ttl))
         .bind(now.stamp(party.since).at)
-        .bind(alive.boot)
-        .bind(alive.at)
-        .bind(alive.ns);
+        .bind(until.boot)
+        .bind(until.at)
+        .bind(until.ns)
+}
+
+fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
+    put_party(to.put(PUT_WAITER), key, party, party.extra.alive, now);
 }
 
 fn party(row: &SqliteRow, now: Now) -> Result<Party<Asker>, latchwork_sql::Error> {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use latchwork_sql::Fault;
-use tokio::sync::Notify;
 
 use super::boot::Here;
 use super::record::Asker;
-use super::store::{Edit, Job};
+use super::store::{Edit, Job, Short};
+use super::watch::Seat;
 use crate::Key;
 use crate::rules::{Id, Rules};
 
@@ -24,13 +24,14 @@ pub(super) fn release(rules: &mut Rules<Asker>, id: Id) -> bool {
 pub(super) struct Later {
     key: Key,
     id: Id,
+    short: Short,
     /// How often it is tried while the database refuses; then the ttl ends the lease.
     tries: u32,
 }
 
 impl Later {
     pub(super) fn new(key: Key, id: Id) -> Self {
-        Later { key, id, tries: 4 }
+        Later { key, id, short: Short::Give(id), tries: 4 }
     }
 }
 
@@ -43,8 +44,12 @@ impl Job for Later {
         true
     }
 
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)> {
+    fn seat(&self) -> Option<&Arc<Seat>> {
         None
+    }
+
+    fn short(&self) -> Option<&Short> {
+        Some(&self.short)
     }
 
     fn change(&mut self, rules: &mut Rules<Asker>, _: &mut Edit<'_>) {
@@ -77,7 +82,11 @@ impl Job for Tidy {
         true
     }
 
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)> {
+    fn seat(&self) -> Option<&Arc<Seat>> {
+        None
+    }
+
+    fn short(&self) -> Option<&Short> {
         None
     }
 

@@ -70,13 +70,25 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 /// The kinds of rows that a load gives.
 pub(super) const HOLDER: i64 = 0;
 pub(super) const WAITER: i64 = 1;
+pub(super) const FENCE: i64 = 2;
+
+/// The last fences of some shards, as rows like those below.
+macro_rules! fences {
+    ($shards:literal) => {
+        concat!(
+            " UNION ALL SELECT 2, shard, '', x'', '', NULL, NULL, '', 0, 0, 0, 0, 0, 0, fence, \
+             NULL, 0, 0 FROM latchwork_lock_fence WHERE shard ",
+            $shards
+        )
+    };
+}
 
 /// The rows of the keys that a condition names, in one answer.
 macro_rules! load {
-    ($holders:literal, $waiters:literal, $more:literal) => {
+    ($holders:literal, $waiters:literal, $more:expr) => {
         load!("", $holders, $waiters, $more)
     };
-    ($first:literal, $holders:literal, $waiters:literal, $more:literal) => {
+    ($first:literal, $holders:literal, $waiters:literal, $more:expr) => {
         concat!(
             $first,
             "SELECT 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
@@ -94,11 +106,13 @@ macro_rules! load {
 }
 
 /// One key, with the last fence of its shard. Values: key, key, shard.
-pub(super) const LOAD: &str = load!(
-    "key = ?",
-    "key = ?",
-    " UNION ALL SELECT 2, 0, '', x'', '', NULL, NULL, '', 0, 0, 0, 0, 0, 0, fence, NULL, 0, 0 \
-     FROM latchwork_lock_fence WHERE shard = ?"
+pub(super) const LOAD: &str = load!("key = ?", "key = ?", fences!("= ?"));
+
+/// Several keys, with the last fences of their shards. Values: keys, keys, shards, each as JSON.
+pub(super) const LOAD_ALL: &str = load!(
+    "key IN (SELECT value FROM json_each(?))",
+    "key IN (SELECT value FROM json_each(?))",
+    fences!("IN (SELECT value FROM json_each(?))")
 );
 
 /// One key, for reading.
@@ -138,6 +152,28 @@ pub(super) const PUT_HOLDER: &str = "\
     INSERT OR REPLACE INTO latchwork_lock_holder (key, id, mode, owner, note, process, client, \
     ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
+
+/// The next fence of a shard, if nobody uses a key. Values: shard, the least, key, key.
+pub(super) const TAKE_FENCE: &str = "\
+    INSERT INTO latchwork_lock_fence (shard, fence) SELECT ?, ? \
+    WHERE NOT EXISTS (SELECT 1 FROM latchwork_lock_holder WHERE key = ?) \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
+    ON CONFLICT (shard) DO UPDATE SET fence = max(fence + 1, excluded.fence)";
+
+/// The holder that has it then, and nobody if the statement before did nothing.
+pub(super) const TAKE_HOLDER: &str = "\
+    INSERT INTO latchwork_lock_holder (key, id, mode, owner, note, process, client, \
+    ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
+    SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, f.fence, NULL, f.fence, 1 \
+    FROM latchwork_lock_fence f WHERE f.shard = ? AND changes() > 0 RETURNING fence";
+
+/// Removes a holder if nobody else uses its key, and tells what it was. Values: key, id, key, key, id.
+pub(super) const GIVE: &str = "\
+    DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ? \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
+    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_holder o WHERE o.key = ? AND o.id <> ?) \
+    RETURNING 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
+    expires_at, expires_ns, fence, previous_fence, last_fence, claimed";
 
 pub(super) const DELETE_HOLDER: &str = "DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ?";
 

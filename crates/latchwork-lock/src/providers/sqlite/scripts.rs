@@ -4,7 +4,7 @@
 use sqlx::sqlite::{Sqlite, SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{Arguments, AssertSqlSafe, Encode, Type};
 
-/// Statements, of which only the last may give rows. Their parameters are plain question marks.
+/// Statements, of which only one may give rows. Their parameters are plain question marks.
 #[derive(Default)]
 pub(super) struct Script {
     text: String,

@@ -1,21 +1,25 @@
-//! One change of a key inside a transaction: load its rows, let the rules decide, write what
+//! Changes of keys inside a transaction: load their rows, let the rules decide, write what
 //! differs.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 use latchwork_sql::sqlite::{Sqlite, explain};
-use sqlx::SqliteConnection;
-use tokio::sync::{Notify, oneshot};
+use sqlx::sqlite::SqliteRow;
+use sqlx::{Row, SqliteConnection};
+use tokio::sync::oneshot;
 
 use super::boot::{Here, Now};
 use super::error;
 use super::name::shard;
-use super::record::{Asker, Record};
-use super::schema::{LOAD, PAGE, PEEK};
+use super::record::{self, Asker, LastFence, Record};
+use super::schema::{FENCE, LOAD, LOAD_ALL, PAGE, PEEK};
 use super::scripts::Script;
+use super::watch::Seat;
 use super::watcher::Failure;
-use crate::rules::{Id, Reporter, Rules};
-use crate::{Fence, Key, Moment, Page, PageRequest, Result};
+use crate::rules::{Id, Party, Reporter, Rules};
+use crate::{Fence, Grant, Key, Moment, Page, PageRequest, Result};
 
 /// What a change may use: the time, read inside the transaction, and fences.
 pub(super) struct Edit<'a> {
@@ -36,7 +40,9 @@ pub(super) trait Job: Send {
     /// False when nobody waits for the answer and the change is not needed without.
     fn is_wanted(&self) -> bool;
     /// Where to call whoever asks, should it have to queue.
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)>;
+    fn seat(&self) -> Option<&Arc<Seat>>;
+    /// What it comes down to if nobody else uses the key.
+    fn short(&self) -> Option<&Short>;
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>);
     /// Called after the change that was made last, with how the key stands.
     fn settled(&mut self, rules: &Rules<Asker>, here: &Here);
@@ -44,6 +50,14 @@ pub(super) trait Job: Send {
     fn tries_again(&mut self, error: &Failure) -> bool;
     /// Tells the answer.
     fn finish(self: Box<Self>, failed: Option<&Failure>);
+}
+
+/// What most changes come down to.
+pub(super) enum Short {
+    /// Takes the key.
+    Take(Party<Asker>),
+    /// Gives it back.
+    Give(Id),
 }
 
 /// The usual job: a closure, and where its answer goes.
@@ -55,8 +69,16 @@ pub(super) struct Task<T, F> {
     pub(super) look: fn(&mut T, &Rules<Asker>, &Here),
     pub(super) out: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T>>,
+    pub(super) terms: Terms,
+}
+
+/// How a job is to be done.
+#[derive(Default)]
+pub(super) struct Terms {
+    /// Also when nobody waits for the answer any more.
     pub(super) needed: bool,
-    pub(super) seat: Option<(Id, Arc<Notify>)>,
+    pub(super) seat: Option<Arc<Seat>>,
+    pub(super) short: Option<Short>,
 }
 
 impl<T, F> Job for Task<T, F>
@@ -69,11 +91,15 @@ where
     }
 
     fn is_wanted(&self) -> bool {
-        self.needed || !self.reply.is_closed()
+        self.terms.needed || !self.reply.is_closed()
     }
 
-    fn seat(&self) -> Option<&(Id, Arc<Notify>)> {
-        self.seat.as_ref()
+    fn seat(&self) -> Option<&Arc<Seat>> {
+        self.terms.seat.as_ref()
+    }
+
+    fn short(&self) -> Option<&Short> {
+        self.terms.short.as_ref()
     }
 
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) {
@@ -118,31 +144,134 @@ impl View {
     }
 }
 
-/// Makes one change. The script holds what the transaction has still to do, and again after it:
-/// so a change costs one way to the connection, and the last one another.
-pub(super) async fn edit(
-    connection: &mut SqliteConnection,
-    script: &mut Script,
-    here: &Here,
-    job: &mut dyn Job,
-) -> Result<View, Failure> {
-    let key = job.key().clone();
-    let shard = shard(key.as_str());
-    script.put(LOAD).bind(key.as_str()).bind(key.as_str()).bind(shard);
-    let rows = script.run(connection).await.map_err(explain)?;
-    let now = here.now();
-    let mut record = Record::of(&rows, now)?;
-    let mut rules = std::mem::take(&mut record.rules);
-    prune(&mut rules, now);
-    let mut next = || record.next_fence(now);
-    let mut edit = Edit { now: now.moment, next: &mut next };
-    job.change(&mut rules, &mut edit);
-    rules.admit(now.moment, &mut edit.fences(), |_| {});
-    job.settled(&rules, here);
-    let view = View::of(&rules, here);
-    record.rules = rules;
-    record.save(script, key.as_str(), shard, now);
-    Ok(view)
+/// The keys of one transaction: as they were read, and as the changes leave them. So all changes
+/// together cost two ways to the connection: one to read, one to write and commit.
+pub(super) struct Sheet {
+    now: Now,
+    keys: BTreeMap<String, Record>,
+    shards: BTreeMap<i64, LastFence>,
+    /// Waiters of this process who are there, and those of them whose turn it was.
+    seated: HashSet<Id>,
+    pub(super) handed: Vec<(Key, Id, Grant)>,
+}
+
+impl Short {
+    /// Adds what does it where nobody else uses the key. It gives one row then, and else none.
+    pub(super) fn put(&self, script: &mut Script, key: &str, now: Now) {
+        match self {
+            Short::Take(party) => record::take(script, key, shard(key), party, now),
+            Short::Give(id) => record::give(script, key, *id),
+        }
+    }
+
+    /// The key as it was before that, so that the rules can say what became of it.
+    pub(super) fn before(&self, key: &str, row: &SqliteRow, now: Now) -> Result<Sheet, Failure> {
+        let mut sheet = Sheet::new(now, HashSet::new());
+        match self {
+            Short::Take(_) => {
+                let last = LastFence::before(row.try_get(0).map_err(explain)?);
+                sheet.shards.insert(shard(key), last);
+            }
+            Short::Give(_) => {
+                sheet.keys.insert(key.to_owned(), Record::of([row], now)?);
+            }
+        }
+        Ok(sheet)
+    }
+}
+
+impl Sheet {
+    fn new(now: Now, seated: HashSet<Id>) -> Self {
+        let (keys, shards) = (BTreeMap::new(), BTreeMap::new());
+        Sheet { now, keys, shards, seated, handed: Vec::new() }
+    }
+
+    /// Reads the keys of all changes; before that the script does what it has to do.
+    pub(super) async fn load(
+        connection: &mut SqliteConnection,
+        script: &mut Script,
+        here: &Here,
+        batch: &[Box<dyn Job>],
+        seated: HashSet<Id>,
+    ) -> Result<Self, Failure> {
+        let names: BTreeSet<&str> = batch.iter().map(|job| job.key().as_str()).collect();
+        let rows = match batch {
+            [job] => {
+                let key = job.key().as_str();
+                script.put(LOAD).bind(key).bind(key).bind(shard(key));
+                script.run(connection).await
+            }
+            _ => {
+                let shards: BTreeSet<i64> = names.iter().map(|key| shard(key)).collect();
+                let (keys, shards) = (json(names.iter().map(quoted)), json(shards));
+                script.put(LOAD_ALL).bind(&*keys).bind(&*keys).bind(&*shards);
+                script.run(connection).await
+            }
+        };
+        let (rows, now) = (rows.map_err(explain)?, here.now());
+        let mut sheet = Sheet::new(now, seated);
+        let mut of: BTreeMap<&str, Vec<&SqliteRow>> = BTreeMap::new();
+        for row in &rows {
+            if row.try_get::<i64, _>(0).map_err(explain)? == FENCE {
+                sheet.shards.insert(row.try_get(1).map_err(explain)?, LastFence::of(row)?);
+            } else {
+                of.entry(row.try_get(2).map_err(explain)?).or_default().push(row);
+            }
+        }
+        for (key, rows) in of {
+            sheet.keys.insert(key.to_owned(), Record::of(rows, now)?);
+        }
+        Ok(sheet)
+    }
+
+    /// Makes one change, then lets in whoever can be.
+    pub(super) fn edit(&mut self, here: &Here, job: &mut dyn Job) -> View {
+        let key = job.key().clone();
+        let name = key.as_str();
+        let last = self.shards.entry(shard(name)).or_default();
+        let rules = &mut self.keys.entry(name.to_owned()).or_default().rules;
+        let now = self.now;
+        prune(rules, now);
+        let mut next = || last.next(now);
+        let mut edit = Edit { now: now.moment, next: &mut next };
+        job.change(rules, &mut edit);
+        rules.admit(now.moment, &mut edit.fences(), |held| {
+            // It is of this process, which will see to it: nothing need be claimed.
+            if held.party.extra.client == here.client && self.seated.contains(&held.party.id) {
+                held.claimed = true;
+                held.expires = now.moment.after(held.party.ttl);
+                let grant = held.grant(true, Some(now.moment));
+                self.handed.push((key.clone(), held.party.id, grant));
+            }
+        });
+        job.settled(rules, here);
+        View::of(rules, here)
+    }
+
+    /// Writes what differs. Kind by kind, so that there are few different scripts, and the driver
+    /// finds nearly all of them among those that it remembers.
+    pub(super) fn save(&self, script: &mut Script) {
+        for (key, record) in &self.keys {
+            record.remove(script, key);
+        }
+        for (shard, last) in &self.shards {
+            last.save(script, *shard);
+        }
+        for (key, record) in &self.keys {
+            record.put(script, key, self.now);
+        }
+    }
+}
+
+/// An array. Its parts are JSON already.
+fn json(parts: impl IntoIterator<Item = impl Display>) -> String {
+    let parts: Vec<String> = parts.into_iter().map(|part| part.to_string()).collect();
+    format!("[{}]", parts.join(","))
+}
+
+/// A key has no control characters, so these two are all that must be escaped.
+fn quoted(key: &&str) -> String {
+    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// The rules of a key without a change, and whether one is due.

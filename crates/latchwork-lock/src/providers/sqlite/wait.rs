@@ -1,8 +1,6 @@
 //! Asking, and how a waiter goes on: called by the [thread](super::watcher), it claims what it
 //! was given, or queues again when it came too late.
 
-use std::sync::Arc;
-
 use futures::future::{Either, select};
 use tokio::sync::Notify;
 
@@ -11,9 +9,10 @@ use super::name;
 use super::provider::SqliteLockProvider;
 use super::record::Asker;
 use super::release::Later;
-use super::store::Edit;
-use super::watch::ALIVE;
+use super::store::{Edit, Short, Terms};
+use super::watch::{ALIVE, Seat};
 use super::watcher::Order;
+use crate::handed::Found;
 use crate::rules::{Id, Party, Reporter, Rules, Verdict};
 use crate::{AcquireRequest, Acquired, Clock, Holder, Key, Moment, Result, Wait};
 
@@ -30,8 +29,20 @@ pub(super) async fn acquire(
     };
     let id = name::id(request.token);
     let mut queued = Queued { provider, key: &request.key, id, armed: true };
-    let mut called: Option<Arc<Notify>> = None;
+    let seat = Seat::new(id);
+    let mut has_waited = false;
     loop {
+        match seat.handed.look() {
+            Found::Lease(grant) => {
+                queued.armed = false;
+                return Ok(Acquired::Granted(grant));
+            }
+            Found::TooLate => {
+                seat.bell.notified().await;
+                continue;
+            }
+            Found::Nothing => {}
+        }
         let asked_at = clock.now();
         let wait = asked_at < deadline;
         let question = Question {
@@ -45,16 +56,19 @@ pub(super) async fn acquire(
                 extra: provider.asker(),
             },
             wait,
-            queued_before: called.is_some(),
+            queued_before: has_waited,
         };
-        let notify = called.clone().unwrap_or_default();
-        let seat = wait.then(|| (id, notify.clone()));
+        let terms = Terms {
+            needed: false,
+            seat: wait.then(|| seat.clone()),
+            short: (!has_waited).then(|| Short::Take(question.party.clone())),
+        };
         let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| question.ask(rules, edit);
         let during = "asking for a lease";
-        match provider.edit_with(during, &request.key, false, seat, Answer::look, change).await {
+        match provider.edit_with(during, &request.key, terms, Answer::look, change).await {
             Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
-                grant.waited |= called.is_some();
+                grant.waited |= has_waited;
                 // The ttl began in the transaction, which began after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
@@ -64,8 +78,8 @@ pub(super) async fn acquire(
                 return Ok(Acquired::Taken(holder));
             }
             Ok(Answer { verdict: Verdict::Queued, .. }) => {
-                called_or_over(&notify, &**clock, deadline).await;
-                called = Some(notify);
+                has_waited = true;
+                called_or_over(&seat.bell, &**clock, deadline).await;
             }
             Err(error) => {
                 // Whoever asks again with this token keeps its place: no release may overtake it.

@@ -8,51 +8,99 @@ use latchwork_sql::sqlite::{BUSY_TIMEOUT, explain, is_busy};
 use tokio::sync::Notify;
 
 use super::record::Record;
+use super::release::Later;
 use super::schema::{HEARTBEAT, WAITED};
 use super::store::{View, prune};
 use super::watcher::{Failure, PAUSE, Watcher, version};
+use crate::handed::Handed;
 use crate::rules::Id;
-use crate::{Key, Moment};
+use crate::{Grant, Key, Moment};
 
 /// How often waiters are said to be alive, and for how long that is believed: longer than a
 /// writer waits for another one, lest one outage empties the queue.
 const BEAT: Duration = Duration::from_secs(1);
 pub(super) const ALIVE: Duration = Duration::from_secs(8);
 
+/// How long a lease lies ready for a waiter that does not look: less than the claim window.
+const UNCLAIMED: Duration = Duration::from_millis(1_500);
+
 /// Only the [thread](super::watcher) has it. Whoever is called leaves it, and signs in again if it
 /// then still has to wait; so nobody is left in it for ever.
 #[derive(Default)]
 pub(super) struct Desk {
     keys: HashMap<Key, Waited>,
+    /// Those who were handed a lease and may not have looked yet.
+    handed: Vec<(Key, Arc<Seat>)>,
 }
 
 struct Waited {
-    seats: Vec<(Id, Arc<Notify>)>,
+    seats: Vec<Arc<Seat>>,
     due: Moment,
+}
+
+/// Where a waiter is called.
+pub(super) struct Seat {
+    pub(super) id: Id,
+    pub(super) bell: Notify,
+    pub(super) handed: Handed,
+}
+
+impl Seat {
+    pub(super) fn new(id: Id) -> Arc<Self> {
+        Arc::new(Seat { id, bell: Notify::new(), handed: Handed::default() })
+    }
 }
 
 impl Desk {
     pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.is_empty() && self.handed.is_empty()
     }
 
-    pub(super) fn join(&mut self, key: &Key, id: Id, notify: &Arc<Notify>) {
+    pub(super) fn join(&mut self, key: &Key, seat: &Arc<Seat>) {
         let waited = self
             .keys
             .entry(key.clone())
             .or_insert_with(|| Waited { seats: Vec::new(), due: Moment::NEVER });
-        waited.seats.retain(|(seated, _)| *seated != id);
-        waited.seats.push((id, notify.clone()));
+        waited.seats.retain(|seated| seated.id != seat.id);
+        waited.seats.push(seat.clone());
+    }
+
+    /// Whether anybody waits here for a key.
+    pub(super) fn waits_for(&self, key: &Key) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// Who waits here.
+    pub(super) fn seated(&self) -> HashSet<Id> {
+        self.keys.values().flat_map(|waited| &waited.seats).map(|seat| seat.id).collect()
+    }
+
+    /// Hands a lease to a waiter, who is called when the key is next seen. False when nobody of
+    /// that name is here.
+    pub(super) fn hand(&mut self, key: &Key, id: Id, grant: Grant, now: Moment) -> bool {
+        let mut seats = self.keys.get(key).into_iter().flat_map(|waited| &waited.seats);
+        let Some(seat) = seats.find(|seat| seat.id == id) else { return false };
+        seat.handed.put(grant, now);
+        self.handed.push((key.clone(), seat.clone()));
+        true
+    }
+
+    /// The leases that nobody has looked for since long, taken back, and whose they were.
+    fn unclaimed(&mut self, now: Moment) -> Vec<(Key, Arc<Seat>)> {
+        // Whoever is done has left its seat to us alone.
+        self.handed.retain(|(_, seat)| Arc::strong_count(seat) > 1);
+        let old = |(_, seat): &mut (Key, Arc<Seat>)| seat.handed.take_back(now, UNCLAIMED);
+        self.handed.extract_if(.., old).collect()
     }
 
     /// Calls those who are no longer in the queue: it is their turn, or they were dropped.
     pub(super) fn see(&mut self, key: &Key, view: &View) {
         let Some(waited) = self.keys.get_mut(key) else { return };
         waited.due = view.due;
-        waited.seats.retain(|(id, notify)| {
-            let queued = view.queue.contains(id);
+        waited.seats.retain(|seat| {
+            let queued = view.queue.contains(&seat.id);
             if !queued {
-                notify.notify_one();
+                seat.bell.notify_one();
             }
             queued
         });
@@ -73,7 +121,7 @@ impl Desk {
     /// Calls everybody; they ask again.
     pub(super) fn call_all(&mut self) {
         for (_, waited) in self.keys.drain() {
-            waited.seats.iter().for_each(|(_, notify)| notify.notify_one());
+            waited.seats.iter().for_each(|seat| seat.bell.notify_one());
         }
     }
 }
@@ -84,6 +132,11 @@ impl Watcher {
         self.ticked = self.here.clock.now();
         if !self.later.is_empty() && self.ticked >= self.failed.after(PAUSE) {
             self.retry().await;
+        }
+        for (key, seat) in self.desk.unclaimed(self.ticked) {
+            self.change(vec![Box::new(Later::new(key, seat.id))]).await;
+            seat.handed.gone_back();
+            seat.bell.notify_one();
         }
         if self.desk.is_empty() {
             return;

@@ -22,9 +22,10 @@ use tokio::sync::oneshot;
 use super::boot::Here;
 use super::schema::{COMMIT, DATA_VERSION, ROLLBACK, SHORT_TIMEOUT};
 use super::scripts::Script;
-use super::store::{Job, View, edit};
+use super::store::{Job, Sheet, View};
 use super::watch::Desk;
-use crate::Moment;
+use crate::rules::Id;
+use crate::{Grant, Key, Moment};
 
 /// How often a change of another process is looked for while somebody waits.
 pub(super) const TICK: Duration = Duration::from_millis(25);
@@ -61,6 +62,14 @@ pub(super) struct Watcher {
     /// How many changes were made since the last look for what was left behind, and when that was.
     pub(super) made: usize,
     pub(super) swept: Moment,
+}
+
+/// What a transaction has done.
+struct Done {
+    /// How the key of each change stands after it.
+    views: Vec<View>,
+    /// Leases that waiters of this process have now.
+    handed: Vec<(Key, Id, Grant)>,
 }
 
 impl Watcher {
@@ -131,14 +140,14 @@ impl Watcher {
         }
         self.made += batch.len();
         match self.patiently(&mut batch).await {
-            Ok(views) => self.done(batch, &views),
+            Ok(done) => self.done(batch, done),
             // What may pass concerns all of them.
             Err(failure) if failure.fault == Fault::Permanent && batch.len() > 1 => {
                 tracing::debug!(%failure, "changes are made one by one");
                 for job in batch {
                     let mut alone = vec![job];
                     match self.patiently(&mut alone).await {
-                        Ok(views) => self.done(alone, &views),
+                        Ok(done) => self.done(alone, done),
                         Err(failure) => self.failed(alone, &failure),
                     }
                 }
@@ -147,15 +156,25 @@ impl Watcher {
         }
     }
 
-    fn done(&mut self, batch: Vec<Box<dyn Job>>, views: &[View]) {
-        for (job, view) in batch.into_iter().zip(views) {
-            if let Some((id, notify)) = job.seat() {
-                if self.desk.is_empty() {
-                    self.beat = self.here.clock.now();
-                }
-                self.desk.join(job.key(), *id, notify);
-            }
+    fn done(&mut self, batch: Vec<Box<dyn Job>>, done: Done) {
+        let now = self.here.clock.now();
+        let mut handed = done.handed;
+        handed.retain(|(key, id, grant)| !self.desk.hand(key, *id, *grant, now));
+        for (job, view) in batch.into_iter().zip(&done.views) {
             let key = job.key().clone();
+            if let Some(seat) = job.seat() {
+                if self.desk.is_empty() {
+                    self.beat = now;
+                }
+                self.desk.join(&key, seat);
+                if view.queue.contains(&seat.id) {
+                    seat.handed.waits();
+                }
+                // It came and was let in within this very transaction.
+                for (_, id, grant) in handed.iter().filter(|(_, id, _)| *id == seat.id) {
+                    self.desk.hand(&key, *id, *grant, now);
+                }
+            }
             job.finish(None);
             self.desk.see(&key, view);
         }
@@ -173,7 +192,7 @@ impl Watcher {
     }
 
     /// A transaction, as soon as other processes let us.
-    async fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Vec<View>, Failure> {
+    async fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
         let patience = self.here.clock.now().after(BUSY_TIMEOUT);
         loop {
             match self.transaction(batch).await {
@@ -185,23 +204,51 @@ impl Watcher {
         }
     }
 
-    async fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Vec<View>, Failure> {
+    async fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
+        if let [job] = batch
+            && !self.desk.waits_for(job.key())
+            && let Some(done) = self.shortly(&mut **job).await?
+        {
+            return Ok(done);
+        }
         let here = self.here.clone();
+        let mut seated = self.desk.seated();
+        seated.extend(batch.iter().filter_map(|job| job.seat()).map(|seat| seat.id));
         let connection = self.connection().await?;
         let mut script = Script::default();
         script.put(BEGIN);
-        let mut views = Vec::with_capacity(batch.len());
-        for job in batch {
-            match edit(connection, &mut script, &here, &mut **job).await {
-                Ok(view) => views.push(view),
-                Err(failure) => return Err(self.undo(failure).await),
-            }
-        }
+        let mut sheet = match Sheet::load(connection, &mut script, &here, batch, seated).await {
+            Ok(sheet) => sheet,
+            Err(failure) => return Err(self.undo(failure).await),
+        };
+        let views = batch.iter_mut().map(|job| sheet.edit(&here, &mut **job)).collect();
+        sheet.save(&mut script);
         let done = script.put(COMMIT).run(connection).await;
         match done.map_err(explain).and_then(|_| self.sqlite.still_there()) {
-            Ok(()) => Ok(views),
+            Ok(()) => Ok(Done { views, handed: sheet.handed }),
             Err(failure) => Err(self.undo(failure).await),
         }
+    }
+
+    /// One change that comes alone, in one way to the connection if nobody else uses its key; else
+    /// nothing was done.
+    async fn shortly(&mut self, job: &mut dyn Job) -> Result<Option<Done>, Failure> {
+        let here = self.here.clone();
+        let now = here.now();
+        let connection = self.connection().await?;
+        let mut script = Script::default();
+        script.put(BEGIN);
+        let Some(short) = job.short() else { return Ok(None) };
+        short.put(&mut script, job.key().as_str(), now);
+        let done = script.put(COMMIT).run(connection).await.map_err(explain);
+        let rows = match done.and_then(|rows| self.sqlite.still_there().map(|()| rows)) {
+            Ok(rows) => rows,
+            Err(failure) => return Err(self.undo(failure).await),
+        };
+        let [row] = &*rows else { return Ok(None) };
+        let mut sheet = short.before(job.key().as_str(), row, now)?;
+        let views = vec![sheet.edit(&here, job)];
+        Ok(Some(Done { views, handed: Vec::new() }))
     }
 
     /// Rolls back what may have begun. A connection of which that is not sure is not used again.

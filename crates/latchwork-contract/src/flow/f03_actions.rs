@@ -1,0 +1,154 @@
+//! F3 Actions are first in, first out; a pause keeps the lock, a stop releases it.
+
+use latchwork_flow::{
+    ActionResult, Configuration, EntityKey, Execution, MergeDelta, Pause, StateMachine,
+};
+use latchwork_lock::{LockConfig, LockStrategy};
+use serde_json::json;
+
+use super::Fixture;
+use super::case::cases;
+use super::fixture::code;
+use super::stage::{Change, Order, Stage, draft, publish};
+
+cases![
+    f03_actions_run_in_order,
+    f03_a_stop_ends_it_and_releases_the_lock,
+    f03_a_pause_keeps_the_lock,
+    f03_a_second_machine_is_kept_out_by_a_pause,
+    f03_the_four_strategies,
+    f03_a_provider_chooses_under_the_lock,
+    f03_a_context_remembers_what_ran,
+];
+
+async fn f03_actions_run_in_order(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let mut machine = stage.stored();
+    for name in ["c", "a", "b"] {
+        machine = machine.action(stage.noting(name));
+    }
+    let machine = machine.build().expect("a machine");
+    machine.transition(draft(), publish()).execute().await.expect("no error");
+    assert_eq!(stage.ran(), ["c", "a", "b"]);
+}
+
+async fn f03_a_stop_ends_it_and_releases_the_lock(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage
+        .stored()
+        .action_fn("check", |at| async move {
+            let state = Order { note: "checked".into(), ..at.state().clone() };
+            Ok(ActionResult::stop().state(state).metadata(json!({"errors": ["too dear"]})))
+        })
+        .action(stage.noting("after"));
+    let machine = machine.build().expect("a machine");
+    let done = machine.transition(draft(), publish()).execute().await.expect("no error");
+    assert!(done.is_stopped());
+    assert_eq!(done.metadata(), Some(&json!({"errors": ["too dear"]})));
+    assert_eq!(done.state().note, "checked");
+    assert!(stage.ran().is_empty());
+    assert!(!stage.is_locked().await);
+}
+
+async fn f03_a_pause_keeps_the_lock(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage
+        .stored()
+        .action_fn("render", |at| async move {
+            let state = Order { note: "rendering".into(), ..at.state().clone() };
+            Ok(ActionResult::pause(Pause::new()).state(state).metadata(json!({"job": 7})))
+        })
+        .action(stage.noting("after"));
+    let machine = machine.build().expect("a machine");
+    let mut worker = machine.transition(draft(), publish());
+    let paused = worker.execute().await.expect("no error");
+    assert!(paused.is_paused());
+    assert_eq!((paused.metadata(), &*paused.state().note), (Some(&json!({"job": 7})), "rendering"));
+    assert!(paused.lock_state().is_locked());
+    drop(worker);
+    stage.locks.close().await;
+    assert!(stage.is_locked().await, "also when the worker is gone");
+    assert!(stage.ran().is_empty());
+}
+
+/// Seed 000's own test: two machines on one provider, the first one paused.
+async fn f03_a_second_machine_is_kept_out_by_a_pause(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = |name: &str| {
+        StateMachine::builder(name)
+            .locks(&stage.locks, EntityKey::new())
+            .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
+            .build()
+            .expect("a machine")
+    };
+    let (first, second) = (machine("first"), machine("second"));
+    let paused = first.transition(draft(), publish()).execute().await.expect("it is free");
+    assert!(paused.lock_state().is_locked());
+    let mut worker = second.transition(draft(), publish());
+    let error = worker.execute().await.expect_err("the first one holds it");
+    assert_eq!(error.code(), "lock_taken");
+    assert!(error.is_lock_taken() && error.is_temporary());
+    assert!(worker.context().is_failed() && !worker.lock_state().is_locked());
+}
+
+async fn f03_the_four_strategies(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = |strategy| {
+        let config = LockConfig { strategy, ..stage.lock_config() };
+        stage.stored().lock_config(config).action(MergeDelta).build().expect("a machine")
+    };
+    let held = stage.locks.lock(super::stage::KEY).acquire().await.expect("it is free");
+    let run = async |strategy| machine(strategy).transition(draft(), publish()).execute().await;
+
+    let none = run(LockStrategy::None).await.expect("it asks for no lock");
+    assert!(none.is_completed() && !none.was_skipped_due_to_lock());
+    assert_eq!(code(run(LockStrategy::FailFast).await), "lock_taken");
+    let skipped = run(LockStrategy::Skip).await.expect("that is no error");
+    assert!(skipped.was_skipped_due_to_lock() && !skipped.is_completed());
+    assert_eq!(skipped.state(), &draft());
+
+    let waiting = machine(LockStrategy::Wait);
+    let task = tokio::spawn(async move { waiting.transition(draft(), publish()).execute().await });
+    let queued = async || {
+        stage.locks.inspect(super::stage::KEY).await.expect("it answers").waiters.len() == 1
+    };
+    crate::lock::eventually("it waits", queued).await;
+    held.release().await.expect("held");
+    let waited = task.await.expect("no panic").expect("it gets the lock");
+    assert!(waited.is_completed());
+    assert!(!stage.is_locked().await);
+}
+
+async fn f03_a_provider_chooses_under_the_lock(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let witness = stage.clone();
+    let machine = stage.stored().action(stage.noting("publish")).action(stage.noting("archive"));
+    let machine = machine.configure(move |_: &Order, change: &Change| {
+        witness.note(witness.event_names().last().copied().unwrap_or("nothing"));
+        match change.status.as_deref() {
+            Some("published") => Configuration::new().actions(["publish"]),
+            _ => Configuration::new().actions(["archive"]),
+        }
+    });
+    let machine = machine.build().expect("a machine");
+    machine.transition(draft(), publish()).execute().await.expect("no error");
+    machine.transition(draft(), Change::default()).execute().await.expect("no error");
+    assert_eq!(stage.ran(), ["LockAcquired", "publish", "LockAcquired", "archive"]);
+}
+
+async fn f03_a_context_remembers_what_ran(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action(stage.noting("a")).action_fn("b", |at| async move {
+        let before: Vec<_> =
+            at.transition().action_executions().iter().map(|a| a.action.to_string()).collect();
+        Ok(ActionResult::stop().metadata(json!({"before": before, "key": at.idempotency_key()})))
+    });
+    let machine = machine.build().expect("a machine");
+    let done = machine.transition(draft(), publish()).execute().await.expect("no error");
+    let key = format!("{}:1", done.id());
+    assert_eq!(done.metadata(), Some(&json!({"before": ["a"], "key": key})));
+    let ran = done.action_executions();
+    assert_eq!((&*ran[0].action, ran[0].index, ran[0].execution), ("a", 0, Execution::Continue));
+    assert_eq!((&*ran[1].action, ran[1].index, ran[1].execution), ("b", 1, Execution::Stop));
+    assert!(ran[0].started_at <= ran[0].ended_at && ran[0].ended_at <= ran[1].started_at);
+}

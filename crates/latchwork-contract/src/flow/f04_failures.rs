@@ -1,0 +1,215 @@
+//! F4 What fails or panics ends the transition, and leaves no lock behind.
+
+use latchwork_flow::{
+    ActionContext, ActionResult, BoxError, Configuration, ConfigurationProvider, ErrorKind, Gate,
+    GateContext, GateResult, StateMachine, StateMachineBuilder,
+};
+use latchwork_lock::Key;
+
+use super::Fixture;
+use super::case::cases;
+use super::stage::{Change, Order, Stage, draft, publish};
+
+cases![
+    f04_a_failing_action,
+    f04_a_panicking_action,
+    f04_a_failing_gate,
+    f04_a_panicking_gate,
+    f04_a_panicking_gate_of_an_action,
+    f04_a_failing_configuration,
+    f04_a_panicking_configuration,
+    f04_a_panicking_key,
+    f04_an_illegal_key,
+    f04_a_state_without_an_id,
+    f04_an_unknown_step,
+    f04_what_was_done_is_kept,
+];
+
+/// Runs the machine into its fault, and checks all that is the same for every fault.
+async fn fails(
+    stage: &Stage,
+    machine: StateMachineBuilder<Order>,
+    order: Order,
+    code: &str,
+) -> String {
+    let machine: StateMachine<Order> = machine.build().expect("a machine");
+    let mut worker = machine.transition(order, publish());
+    let error = worker.execute().await.expect_err("it fails");
+    assert_eq!(error.code(), code, "{error}");
+    assert!(!error.is_temporary());
+    let context = worker.context();
+    assert!(context.is_failed());
+    let failure = context.failure().expect("it is noted");
+    assert_eq!(failure.code, code);
+    assert!(!stage.is_locked().await, "the lock is released");
+    let names = stage.event_names();
+    assert_eq!(names.iter().filter(|name| **name == "TransitionFailed").count(), 1);
+    let taken = names.iter().filter(|name| **name == "LockAcquired").count();
+    assert_eq!(names.iter().filter(|name| **name == "LockReleased").count(), taken);
+    let again = worker.execute().await.expect_err("it is over");
+    assert_eq!(again.code(), "transition_over");
+    error.to_string()
+}
+
+struct Broken {
+    panics: bool,
+}
+
+impl Gate<Order> for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    async fn evaluate(&self, _: GateContext<'_, Order>) -> Result<GateResult, BoxError> {
+        assert!(!self.panics, "the gate fell off");
+        Err("the lock is rusty".into())
+    }
+}
+
+impl ConfigurationProvider<Order> for Broken {
+    async fn provide(&self, _: &Order, _: &Change) -> Result<Configuration<Order>, BoxError> {
+        assert!(!self.panics, "the book fell shut");
+        Err("the book is gone".into())
+    }
+}
+
+async fn act(panics: bool) -> Result<ActionResult<Order>, BoxError> {
+    tokio::task::yield_now().await;
+    assert!(!panics, "the hammer broke");
+    Err(std::io::Error::other("the nail is bent").into())
+}
+
+async fn f04_a_failing_action(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action_fn("nail", |_| act(false)).build().expect("a machine");
+    let mut worker = machine.transition(draft(), publish());
+    let error = worker.execute().await.expect_err("it fails");
+    match error.kind() {
+        ErrorKind::ActionFailed { action, index, panicked, source, .. } => {
+            assert_eq!((&**action, *index, *panicked), ("nail", 0, false));
+            let source = source.as_ref().expect("the action's own error");
+            assert!(source.downcast_ref::<std::io::Error>().is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    let fresh = Stage::new(&f).await;
+    let machine = fresh.stored().action_fn("nail", |_| act(false));
+    let said = fails(&fresh, machine, draft(), "action_failed").await;
+    assert!(said.contains("nail") && said.contains("bent"), "{said}");
+}
+
+async fn f04_a_panicking_action(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action_fn("nail", |_| act(true));
+    let said = fails(&stage, machine, draft(), "action_failed").await;
+    assert!(said.contains("panicked") && said.contains("the hammer broke"), "{said}");
+    // Also when it panics before it gives a future.
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action_fn("nail", |at: ActionContext<Order>| {
+        assert!(at.index() > 7, "no hammer");
+        act(false)
+    });
+    let said = fails(&stage, machine, draft(), "action_failed").await;
+    assert!(said.contains("no hammer"), "{said}");
+}
+
+async fn f04_a_failing_gate(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().gate(Broken { panics: false }).action(stage.noting("a"));
+    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    assert!(said.contains("broken") && said.contains("rusty"), "{said}");
+    assert!(stage.ran().is_empty());
+}
+
+async fn f04_a_panicking_gate(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().gate(Broken { panics: true }).action(stage.noting("a"));
+    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    assert!(said.contains("the gate fell off"), "{said}");
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().gate_fn("closure", |_, _| panic!("it slammed"));
+    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    assert!(said.contains("it slammed"), "{said}");
+}
+
+async fn f04_a_panicking_gate_of_an_action(f: Fixture) {
+    use latchwork_flow::Action as _;
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action(stage.noting("a"));
+    let machine = machine.action(stage.noting("b").behind(Broken { panics: true }));
+    fails(&stage, machine, draft(), "gate_failed").await;
+    assert_eq!(stage.ran(), ["a"]);
+}
+
+async fn f04_a_failing_configuration(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().configure(Broken { panics: false });
+    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    assert!(said.contains("the book is gone"), "{said}");
+}
+
+async fn f04_a_panicking_configuration(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().configure(Broken { panics: true });
+    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    assert!(said.contains("the book fell shut"), "{said}");
+}
+
+async fn f04_a_panicking_key(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let key = |_: &Order, _: &Change| -> latchwork_lock::Result<Key> { panic!("no key") };
+    let machine = stage.stored().locks(&stage.locks, key).action(stage.noting("a"));
+    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    assert!(said.contains("lock key") && said.contains("no key"), "{said}");
+    assert!(stage.ran().is_empty());
+}
+
+async fn f04_an_illegal_key(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let key = |order: &Order, _: &Change| Key::new(&format!("{}\n", order.id));
+    let machine = stage.stored().locks(&stage.locks, key).action(stage.noting("a"));
+    fails(&stage, machine, draft(), "invalid_key").await;
+    assert!(stage.ran().is_empty());
+}
+
+async fn f04_a_state_without_an_id(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let order = Order { id: String::new(), ..draft() };
+    let machine = stage.stored().action(stage.noting("a"));
+    let said = fails(&stage, machine, order, "no_entity_id").await;
+    assert!(said.contains("id"), "{said}");
+    assert!(stage.ran().is_empty());
+}
+
+async fn f04_an_unknown_step(f: Fixture) {
+    for (names, what) in [((Some("missing"), None), "gate"), ((None, Some("missing")), "action")] {
+        let stage = Stage::new(&f).await;
+        let machine = stage.stored().action(stage.noting("a"));
+        let machine = machine.configure(move |_: &Order, _: &Change| {
+            Configuration::new().gates(names.0).actions(names.1)
+        });
+        let said = fails(&stage, machine, draft(), "unknown_step").await;
+        assert!(said.contains(what) && said.contains("missing"), "{said}");
+    }
+    // With a store, an action in person must be found again by name.
+    let stage = Stage::new(&f).await;
+    let own = stage.clone();
+    let machine = stage.stored().configure(move |_: &Order, _: &Change| {
+        Configuration::new().action(own.noting("unregistered"))
+    });
+    let said = fails(&stage, machine, draft(), "unknown_step").await;
+    assert!(said.contains("unregistered"), "{said}");
+}
+
+async fn f04_what_was_done_is_kept(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action(stage.noting("a")).action_fn("nail", |_| act(true));
+    let machine = machine.build().expect("a machine");
+    let mut worker = machine.transition(draft(), publish());
+    worker.execute().await.expect_err("it fails");
+    let done: Vec<_> = worker.context().action_executions().iter().map(|a| &*a.action).collect();
+    assert_eq!(done, ["a"]);
+    let stored = stage.store.show(worker.context().id()).await.expect("it was stored");
+    assert_eq!(stored.status.name(), "failed");
+    assert_eq!(stored.details.failure.expect("it is noted").code, "action_failed");
+}

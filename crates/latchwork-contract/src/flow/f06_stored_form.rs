@@ -1,0 +1,203 @@
+//! F6 A context travels as text, and is refused where it does not belong, untouched.
+
+use latchwork_flow::store::{ContextDraft, ContextStore};
+use latchwork_flow::{
+    ActionResult, Contexts, Pause, StateMachine, StateMachineBuilder, TransitionContext,
+};
+use serde_json::{Value, json};
+
+use super::Fixture;
+use super::case::cases;
+use super::stage::{Order, Stage, draft, publish};
+
+cases![
+    f06_a_paused_context_travels_as_text,
+    f06_the_secret_is_in_the_stored_form_and_nowhere_else,
+    f06_an_unknown_action_is_named,
+    f06_another_machines_context_is_refused,
+    f06_a_newer_context_is_refused,
+    f06_an_older_context_is_read,
+    f06_a_truncated_context_is_refused,
+    f06_a_corrupt_context_is_refused,
+    f06_a_state_or_delta_of_the_wrong_shape_is_refused,
+    f06_what_cannot_be_read_is_left_as_it_was,
+    f06_nobody_resumes_what_is_over,
+];
+
+fn waiting(stage: &Stage, builder: StateMachineBuilder<Order>) -> StateMachine<Order> {
+    builder
+        .definition(2)
+        .action_fn("wait", |at| async move {
+            let state = Order { note: "waiting".into(), ..at.state().clone() };
+            Ok(ActionResult::pause(Pause::new().on_signal("go")).state(state))
+        })
+        .action(stage.noting("after"))
+        .build()
+        .expect("a machine")
+}
+
+/// A paused context of a machine without a store, as text.
+async fn paused(stage: &Stage) -> (StateMachine<Order>, String) {
+    let machine = waiting(stage, stage.plain());
+    let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
+    assert!(paused.is_paused());
+    (machine, paused.to_json().expect("it serialises"))
+}
+
+fn refused(machine: &StateMachine<Order>, json: &str) -> latchwork_flow::Error {
+    machine.read_context(json).expect_err("it must be refused")
+}
+
+/// The text with one field changed.
+fn with(json: &str, field: &str, value: Value) -> String {
+    let mut context: Value = serde_json::from_str(json).expect("it is JSON");
+    context[field] = value;
+    context.to_string()
+}
+
+async fn f06_a_paused_context_travels_as_text(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (_, json) = paused(&stage).await;
+    // Another process: a machine built anew, from the same parts.
+    let machine = waiting(&stage, stage.plain());
+    let context = machine.read_context(&json).expect("its own");
+    assert_eq!((context.definition(), &*context.state().note), (2, "waiting"));
+    assert_eq!(context.remaining_actions(), [std::sync::Arc::from("after")]);
+    assert!(context.lock_state().is_locked());
+    assert_eq!(context.to_json().expect("it serialises"), json, "nothing is lost on the way");
+    let mut worker = machine.from_context(context).expect("its own");
+    let done = worker.execute().await.expect("its lock is kept");
+    assert!(done.is_completed());
+    assert_eq!(stage.ran(), ["after"]);
+    assert!(!stage.is_locked().await);
+    let numbers: Vec<_> = stage.events().iter().map(|event| event.sequence).collect();
+    assert_eq!(numbers, (0..numbers.len() as u64).collect::<Vec<_>>(), "also over the pause");
+}
+
+async fn f06_the_secret_is_in_the_stored_form_and_nowhere_else(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    let stored: Value = serde_json::from_str(&json).expect("it is JSON");
+    let token = stored["lease"]["token"].as_str().expect("the lease is in it").to_owned();
+    let context = machine.read_context(&json).expect("its own");
+    let summary = serde_json::to_string(&context.summary()).expect("it serialises");
+    let shown = format!("{context:?} {summary} {:?}", context.lock_state());
+    let worker = machine.from_context(context).expect("its own");
+    let shown = format!("{shown} {worker:?} {:?}", stage.events());
+    assert!(!shown.contains(&token), "{shown}");
+    assert!(shown.contains(super::stage::KEY), "what is locked is no secret");
+    // A broken lease is not quoted.
+    let broken = json.replace(&token, &format!("{}!", &token[..31]));
+    let said = refused(&machine, &broken).to_string();
+    assert!(!said.contains(&token[..16]), "{said}");
+}
+
+async fn f06_an_unknown_action_is_named(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (_, json) = paused(&stage).await;
+    let other = stage.plain().definition(2).action(stage.noting("other")).build();
+    let error = refused(&other.expect("a machine"), &json);
+    assert_eq!(error.code(), "unknown_step");
+    assert!(error.to_string().contains("after") && error.to_string().contains("other"), "{error}");
+}
+
+async fn f06_another_machines_context_is_refused(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (_, json) = paused(&stage).await;
+    let other = waiting(&stage, StateMachine::builder("stranger"));
+    let error = refused(&other, &json);
+    assert_eq!(error.code(), "foreign_context");
+    assert!(error.to_string().contains("stranger") && error.to_string().contains(f.machine()));
+    let own: TransitionContext<Order> =
+        waiting(&stage, stage.plain()).read_context(&json).expect("its own");
+    assert_eq!(other.from_context(own).expect_err("not its own").code(), "foreign_context");
+}
+
+async fn f06_a_newer_context_is_refused(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    let error = refused(&machine, &with(&json, "format", json!(2)));
+    assert_eq!(error.code(), "newer_context");
+    assert!(error.to_string().contains("format version 2"), "{error}");
+    let error = refused(&machine, &with(&json, "definition", json!(3)));
+    assert_eq!(error.code(), "newer_context");
+    assert!(error.to_string().contains("definition version 3"), "{error}");
+}
+
+async fn f06_an_older_context_is_read(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    let context = machine.read_context(&with(&json, "definition", json!(1))).expect("older");
+    assert_eq!(context.definition(), 1);
+    machine.read_context(&with(&json, "field_of_tomorrow", json!([1]))).expect("it is passed over");
+}
+
+async fn f06_a_truncated_context_is_refused(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    for cut in [0, 1, 20, json.len() / 2, json.len() - 1] {
+        let error = refused(&machine, &json[..cut]);
+        assert_eq!(error.code(), "corrupt_context", "{cut}: {error}");
+    }
+}
+
+async fn f06_a_corrupt_context_is_refused(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    for (field, value) in [
+        ("id", json!("no id")),
+        ("status", json!("lost")),
+        ("revision", json!(-1)),
+        ("remaining", json!(7)),
+        ("lease", json!({"key": "k"})),
+        ("paused", json!([])),
+        ("machine", json!(null)),
+        ("format", json!("one")),
+    ] {
+        let error = refused(&machine, &with(&json, field, value));
+        assert_eq!(error.code(), "corrupt_context", "{field}: {error}");
+    }
+    for text in ["null", "[]", "{}", "7", "\u{0}", "{\"format\":1"] {
+        assert_eq!(refused(&machine, text).code(), "corrupt_context", "{text:?}");
+    }
+}
+
+async fn f06_a_state_or_delta_of_the_wrong_shape_is_refused(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let (machine, json) = paused(&stage).await;
+    let error = refused(&machine, &with(&json, "state", json!({"id": 7})));
+    assert_eq!(error.code(), "invalid_state");
+    let error = refused(&machine, &with(&json, "delta", json!({"status": [1]})));
+    assert_eq!(error.code(), "invalid_delta");
+}
+
+async fn f06_what_cannot_be_read_is_left_as_it_was(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = waiting(&stage, stage.stored());
+    let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
+    let before = Contexts::load(&stage.store, paused.id()).await.expect("it is stored");
+    let other = stage.stored().definition(2).action(stage.noting("other")).build();
+    let other = other.expect("a machine");
+    let error = other.resume(paused.id()).await.expect_err("it lacks an action");
+    assert_eq!(error.code(), "unknown_step");
+    let older = stage.stored().action(stage.noting("after")).build().expect("a machine");
+    assert_eq!(older.resume(paused.id()).await.expect_err("older").code(), "newer_context");
+    assert_eq!(Contexts::load(&stage.store, paused.id()).await.expect("still stored"), before);
+    assert!(stage.is_locked().await, "its lock is kept");
+    // And what is no context at all.
+    let corrupt = ContextDraft { body: "{".into(), ..f.draft(latchwork_flow::Status::Paused) };
+    stage.store.create(&corrupt, None).await.expect("it is new");
+    let error = machine.resume(corrupt.id).await.expect_err("cut off");
+    assert_eq!(error.code(), "corrupt_context");
+    machine.resume(paused.id()).await.expect("its own").execute().await.expect("nothing was lost");
+}
+
+async fn f06_nobody_resumes_what_is_over(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = stage.stored().action(stage.noting("a")).build().expect("a machine");
+    let done = machine.transition(draft(), publish()).execute().await.expect("no error");
+    assert_eq!(machine.resume(done.id()).await.expect_err("over").code(), "transition_over");
+    let json = done.to_json().expect("it serialises");
+    let read = machine.read_context(&json).expect("it can be looked at");
+    assert_eq!(machine.from_context(read).expect_err("over").code(), "transition_over");
+}

@@ -1,0 +1,242 @@
+//! F7 Resuming: of two one wins, the lease is checked and not the key, and what was lost can be
+//! taken again.
+
+use std::sync::Arc;
+
+use latchwork_flow::{
+    ActionResult, BoxError, MergeDelta, Pause, Reloaded, StateMachine, StateMachineBuilder, Woken,
+};
+use serde_json::json;
+
+use super::Fixture;
+use super::case::cases;
+use super::fixture::code;
+use super::stage::{KEY, Order, Stage, draft, publish};
+
+cases![
+    f07_of_two_resumers_one_wins_by_the_store,
+    f07_of_two_resumers_one_wins_by_the_lease,
+    f07_a_lock_that_ran_out_is_lost,
+    f07_anothers_lock_on_the_key_is_no_lease,
+    f07_a_lost_lock_leaves_the_context_as_it_was,
+    f07_a_resumed_transition_has_a_higher_fence,
+    f07_recovery_when_it_is_done_already,
+    f07_recovery_takes_a_new_lock,
+    f07_recovery_when_another_did_it_meanwhile,
+    f07_recovery_waits_its_turn,
+    f07_a_failed_reload_changes_nothing,
+    f07_a_machine_without_locks_cannot_resume_a_locked_one,
+];
+
+fn build(stage: &Stage, builder: StateMachineBuilder<Order>) -> StateMachine<Order> {
+    let (before, after) = (stage.clone(), stage.clone());
+    builder
+        .action_fn("wait", move |at| {
+            before.note(format!("fence {}", at.fence().is_some()));
+            async { Ok(ActionResult::pause(Pause::new())) }
+        })
+        .action_fn("after", move |at| {
+            after.note(match at.woken() {
+                Some(Woken::Hand) => "by hand",
+                _ => "otherwise",
+            });
+            async { Ok(ActionResult::proceed()) }
+        })
+        .action(MergeDelta)
+        .build()
+        .expect("a machine")
+}
+
+async fn f07_of_two_resumers_one_wins_by_the_store(f: Fixture) {
+    for _ in 0..3 {
+        let stage = Stage::new(&f).await;
+        let machine = build(&stage, stage.stored());
+        let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+        let mut workers = Vec::new();
+        for _ in 0..3 {
+            let elsewhere = stage.elsewhere().await;
+            let machine = build(&elsewhere, elsewhere.stored());
+            workers.push(machine.resume(id).await.expect("it is paused"));
+        }
+        let tasks: Vec<_> = workers
+            .into_iter()
+            .map(|mut worker| tokio::spawn(async move { worker.execute().await }))
+            .collect();
+        let mut won = 0;
+        for task in tasks {
+            match task.await.expect("no panic") {
+                Ok(done) => {
+                    assert!(done.is_completed());
+                    won += 1;
+                }
+                Err(error) => assert!(
+                    ["context_busy", "context_conflict", "transition_over"].contains(&error.code()),
+                    "{error}"
+                ),
+            }
+        }
+        assert_eq!(won, 1);
+        assert_eq!(stage.ran(), ["fence true", "by hand"], "its actions ran once");
+        assert!(!stage.is_locked().await);
+    }
+}
+
+async fn f07_of_two_resumers_one_wins_by_the_lease(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.plain());
+    let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
+    let json = paused.to_json().expect("it serialises");
+    let mut workers = [0, 1].map(|_| {
+        let context = machine.read_context(&json).expect("its own");
+        machine.from_context(context).expect("its own")
+    });
+    let [one, two] = &mut workers;
+    let answers = futures::join!(one.run_next_action(), two.run_next_action());
+    let codes =
+        [answers.0, answers.1].map(|answer| answer.map(|_| ()).map_err(|error| error.code()));
+    assert!(codes.contains(&Ok(())) && codes.contains(&Err("lock_lost")), "{codes:?}");
+    assert_eq!(stage.ran(), ["fence true", "by hand"]);
+}
+
+async fn f07_a_lock_that_ran_out_is_lost(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    f.pass(stage.too_long()).await;
+    let mut worker = machine.resume(id).await.expect("it is paused");
+    assert_eq!(code(worker.execute().await), "lock_lost");
+    assert_eq!(stage.event_names().last(), Some(&"LockLost"));
+}
+
+async fn f07_anothers_lock_on_the_key_is_no_lease(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    f.pass(stage.too_long()).await;
+    let other = stage.locks.lock(KEY).acquire().await.expect("it ran out");
+    let mut worker = machine.resume(id).await.expect("it is paused");
+    assert_eq!(code(worker.execute().await), "lock_lost", "somebody holds the key, but not we");
+    assert!(other.is_held());
+    other.release().await.expect("it was not disturbed");
+    assert_eq!(stage.ran(), ["fence true"]);
+}
+
+async fn f07_a_lost_lock_leaves_the_context_as_it_was(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    stage.locks.break_lock(KEY).await.expect("it is kept");
+    let before = stage.store.load(id).await.expect("it is stored");
+    let mut worker = machine.resume(id).await.expect("it is paused");
+    assert_eq!(code(worker.execute().await), "lock_lost");
+    let after = stage.store.load(id).await.expect("still stored");
+    assert_eq!((after.body, after.head.status), (before.body, before.head.status));
+    assert_eq!(after.head.run, None, "and nobody is at it");
+}
+
+async fn f07_a_resumed_transition_has_a_higher_fence(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
+    let before = paused.lock_state().fence.expect("it is locked");
+    let mut worker = machine.resume(paused.id()).await.expect("it is paused");
+    worker.run_next_action().await.expect("its lock is kept");
+    assert!(worker.lock_state().fence.expect("it is locked") > before);
+}
+
+type Reload = Result<Reloaded<Order>, BoxError>;
+
+/// What somebody finds who looks: each time the next of these.
+fn finds(
+    stage: &Stage,
+    answers: Vec<Reloaded<Order>>,
+) -> impl Fn(Arc<latchwork_flow::TransitionContext<Order>>) -> std::future::Ready<Reload> {
+    let answers = std::sync::Mutex::new(answers.into_iter());
+    let stage = stage.clone();
+    move |_| {
+        stage.note("reload");
+        std::future::ready(Ok(answers.lock().unwrap().next().expect("asked too often")))
+    }
+}
+
+fn published() -> Order {
+    Order { status: "published".into(), note: "by another".into(), ..draft() }
+}
+
+async fn f07_recovery_when_it_is_done_already(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    let reload = finds(&stage, vec![Reloaded::Done(published())]);
+    let done = machine.resume_or_reacquire(id, reload).await.expect("it is done");
+    assert!(done.is_completed());
+    assert_eq!(
+        (done.state(), done.metadata()),
+        (&published(), Some(&json!({"already_done": true})))
+    );
+    assert_eq!(stage.ran(), ["fence true", "reload"]);
+    assert!(!stage.is_locked().await, "the lock that it kept is given back");
+    assert_eq!(stage.store.show(id).await.expect("stored").status.name(), "completed");
+}
+
+async fn f07_recovery_takes_a_new_lock(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    f.pass(stage.too_long()).await;
+    let moved = Order { note: "moved meanwhile".into(), ..draft() };
+    let reload = finds(&stage, vec![Reloaded::GoOn(draft()), Reloaded::GoOn(moved)]);
+    let done = machine.resume_or_reacquire(id, reload).await.expect("it is recovered");
+    assert!(done.is_completed());
+    assert_eq!((&*done.state().status, &*done.state().note), ("published", "moved meanwhile"));
+    assert_eq!(stage.ran(), ["fence true", "reload", "reload", "by hand"]);
+    assert!(!stage.is_locked().await);
+}
+
+async fn f07_recovery_when_another_did_it_meanwhile(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    f.pass(stage.too_long()).await;
+    let reload = finds(&stage, vec![Reloaded::GoOn(draft()), Reloaded::Done(published())]);
+    let done = machine.resume_or_reacquire(id, reload).await.expect("it is recovered");
+    assert!(done.is_completed());
+    assert_eq!(done.state(), &published());
+    assert_eq!(stage.ran(), ["fence true", "reload", "reload"]);
+    assert!(!stage.is_locked().await);
+}
+
+async fn f07_recovery_waits_its_turn(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    f.pass(stage.too_long()).await;
+    let other = stage.locks.lock(KEY).acquire().await.expect("it ran out");
+    let reload = finds(&stage, vec![Reloaded::GoOn(draft()), Reloaded::GoOn(draft())]);
+    let answer = machine.resume_or_reacquire(id, reload).await;
+    assert_eq!(code(answer), "lock_taken", "the strategy is to fail fast");
+    let head = stage.store.load(id).await.expect("it is stored").head;
+    assert_eq!((head.status.name(), head.run), ("paused", None), "it can be tried again");
+    other.release().await.expect("it was not disturbed");
+}
+
+async fn f07_a_failed_reload_changes_nothing(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    let before = stage.store.load(id).await.expect("it is stored");
+    let reload = |_| async { Err("the database is away".into()) };
+    assert_eq!(code(machine.resume_or_reacquire(id, reload).await), "provider_failed");
+    assert_eq!(stage.store.load(id).await.expect("it is stored"), before);
+    assert!(stage.is_locked().await);
+}
+
+async fn f07_a_machine_without_locks_cannot_resume_a_locked_one(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let machine = build(&stage, stage.stored());
+    let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
+    let bare = build(&stage, StateMachine::builder(f.machine()).store(stage.store.clone()));
+    let mut worker = bare.resume(id).await.expect("it is paused");
+    assert_eq!(code(worker.execute().await), "invalid_argument");
+    assert!(machine.resume(id).await.expect("still paused").execute().await.is_ok());
+}

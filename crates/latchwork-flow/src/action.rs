@@ -1,0 +1,330 @@
+//! Does it.
+
+use std::fmt;
+use std::future::{Future, ready};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use latchwork_lock::Fence;
+use serde_json::Value;
+
+use crate::{AnyGate, BoxError, Execution, Gate, Pause, State, TransitionContext, Woken};
+
+/// One step of a transition.
+///
+/// Actions run one after the other, each on the state that the one before has left. One that was
+/// interrupted by a crash is run again, with the same [`idempotency_key`](ActionContext::idempotency_key):
+/// send it along with whatever has effects elsewhere.
+///
+/// Small ones are closures: [`StateMachineBuilder::action_fn`](crate::StateMachineBuilder::action_fn).
+///
+/// ```
+/// use latchwork_flow::{Action, ActionContext, ActionResult, BoxError, JsonState};
+/// # async fn charge(_: &str) -> Result<(), BoxError> { Ok(()) }
+///
+/// struct Charge;
+///
+/// impl Action<JsonState> for Charge {
+///     fn name(&self) -> &str {
+///         "charge"
+///     }
+///     async fn execute(&self, at: ActionContext<JsonState>) -> Result<ActionResult<JsonState>, BoxError> {
+///         charge(&at.idempotency_key()).await?;
+///         Ok(ActionResult::proceed())
+///     }
+/// }
+/// ```
+pub trait Action<S: State>: Send + Sync + 'static {
+    /// Names it in stored contexts: a paused transition finds its actions again by name. Two actions
+    /// of one machine have different names, and a name keeps its meaning.
+    fn name(&self) -> &str;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Anything: the transition fails then, and its lock is released.
+    fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send;
+
+    /// The same for actions that need not wait, which spares a boxed future. None, the default,
+    /// means "do it properly".
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
+        let _ = at;
+        None
+    }
+
+    /// A gate right before this action: unless it allows, this action alone is skipped.
+    fn gate(&self) -> Option<AnyGate<S>> {
+        None
+    }
+
+    /// The same action behind a gate.
+    fn behind(self, gate: impl Gate<S>) -> Behind<S, Self>
+    where
+        Self: Sized,
+    {
+        Behind { gate: AnyGate::new(gate), action: self }
+    }
+}
+
+/// What an action sees.
+pub struct ActionContext<S: State> {
+    pub(crate) transition: Arc<TransitionContext<S>>,
+    pub(crate) index: usize,
+    pub(crate) fence: Option<Fence>,
+}
+
+impl<S: State> ActionContext<S> {
+    /// The state as the action before has left it.
+    pub fn state(&self) -> &S {
+        &self.transition.state
+    }
+
+    /// The change that is wanted.
+    pub fn delta(&self) -> &S::Delta {
+        &self.transition.delta
+    }
+
+    /// All that is known of the transition, with the history of its gates and actions.
+    pub fn transition(&self) -> &TransitionContext<S> {
+        &self.transition
+    }
+
+    /// The action's place, from zero.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The same whenever this action of this transition is run: let whoever you call use it to
+    /// recognise what it has done already.
+    pub fn idempotency_key(&self) -> String {
+        self.transition.idempotency_key(self.index)
+    }
+
+    /// The fence of the lock, to be sent with each write; none without a lock.
+    pub fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+
+    /// What ended the last pause, with a signal's payload.
+    pub fn woken(&self) -> Option<&Woken> {
+        self.transition.woken()
+    }
+}
+
+impl<S: State> Clone for ActionContext<S> {
+    fn clone(&self) -> Self {
+        ActionContext { transition: self.transition.clone(), index: self.index, fence: self.fence }
+    }
+}
+
+/// What an action answers: how to go on, and what has become of the state.
+pub struct ActionResult<S> {
+    pub(crate) execution: Execution,
+    pub(crate) state: Option<S>,
+    // Behind pointers, since most have neither and all are handed about.
+    pub(crate) metadata: Option<Box<Value>>,
+    pub(crate) pause: Option<Box<Pause>>,
+}
+
+impl<S> ActionResult<S> {
+    fn new(execution: Execution) -> Self {
+        ActionResult { execution, state: None, metadata: None, pause: None }
+    }
+
+    /// Go on with the next action; the state is as it was.
+    pub fn proceed() -> Self {
+        Self::new(Execution::Continue)
+    }
+
+    /// Go on with the next action, on this state.
+    pub fn proceed_with(state: S) -> Self {
+        Self::proceed().state(state)
+    }
+
+    /// Go on later with the next action. The lock stays held.
+    pub fn pause(pause: Pause) -> Self {
+        ActionResult { pause: Some(Box::new(pause)), ..Self::new(Execution::Pause) }
+    }
+
+    /// End the transition here. The lock is released.
+    pub fn stop() -> Self {
+        Self::new(Execution::Stop)
+    }
+
+    /// The state has become this.
+    #[must_use]
+    pub fn state(self, state: S) -> Self {
+        ActionResult { state: Some(state), ..self }
+    }
+
+    /// Says something about it: a reason, a job's number, what is wrong.
+    #[must_use]
+    pub fn metadata(self, metadata: impl Into<Value>) -> Self {
+        ActionResult { metadata: Some(Box::new(metadata.into())), ..self }
+    }
+
+    /// How the transition goes on.
+    pub fn execution(&self) -> Execution {
+        self.execution
+    }
+}
+
+/// Any action, behind a pointer. Cloning is cheap.
+pub struct AnyAction<S: State> {
+    pub(crate) name: Arc<str>,
+    pub(crate) gate: Option<AnyGate<S>>,
+    action: Arc<dyn DynAction<S>>,
+}
+
+impl<S: State> AnyAction<S> {
+    /// Takes an action's type away.
+    pub fn new(action: impl Action<S>) -> Self {
+        AnyAction { name: action.name().into(), gate: action.gate(), action: Arc::new(action) }
+    }
+
+    /// The action of a closure.
+    pub fn from_fn<F, Fut>(name: &str, action: F) -> Self
+    where
+        F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
+    {
+        AnyAction::new(action_fn(name, action))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn execute_now(
+        &self,
+        at: &ActionContext<S>,
+    ) -> Option<Result<ActionResult<S>, BoxError>> {
+        self.action.execute_now(at)
+    }
+
+    pub(crate) fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>> {
+        self.action.execute(at)
+    }
+}
+
+impl<S: State> Clone for AnyAction<S> {
+    fn clone(&self) -> Self {
+        let (name, gate) = (self.name.clone(), self.gate.clone());
+        AnyAction { name, gate, action: self.action.clone() }
+    }
+}
+
+impl<S: State> fmt::Debug for AnyAction<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("AnyAction").field(&self.name).finish()
+    }
+}
+
+/// [`Action`] in the form that can stand behind a pointer.
+trait DynAction<S: State>: Send + Sync {
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>>;
+    fn execute(&self, at: ActionContext<S>) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>>;
+}
+
+impl<S: State, A: Action<S>> DynAction<S> for A {
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
+        Action::execute_now(self, at)
+    }
+    fn execute(&self, at: ActionContext<S>) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>> {
+        Box::pin(Action::execute(self, at))
+    }
+}
+
+/// The action of a closure. Inside a builder, where the state's type is known already,
+/// [`StateMachineBuilder::action_fn`](crate::StateMachineBuilder::action_fn) needs fewer words.
+pub fn action_fn<S, F, Fut>(name: &str, action: F) -> ActionFn<S, F>
+where
+    S: State,
+    F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
+{
+    ActionFn { name: name.to_owned(), action, state: PhantomData }
+}
+
+/// An action that is a closure; made by [`action_fn`].
+pub struct ActionFn<S, F> {
+    name: String,
+    action: F,
+    state: PhantomData<fn(S)>,
+}
+
+impl<S, F, Fut> Action<S> for ActionFn<S, F>
+where
+    S: State,
+    F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
+        (self.action)(at)
+    }
+}
+
+/// An action behind a gate; made by [`Action::behind`].
+pub struct Behind<S: State, A> {
+    gate: AnyGate<S>,
+    action: A,
+}
+
+impl<S: State, A: Action<S>> Action<S> for Behind<S, A> {
+    fn name(&self) -> &str {
+        self.action.name()
+    }
+
+    fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
+        self.action.execute(at)
+    }
+
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
+        self.action.execute_now(at)
+    }
+
+    fn gate(&self) -> Option<AnyGate<S>> {
+        Some(self.gate.clone())
+    }
+}
+
+/// The ready action for the common case: merges the delta into the state, as [`State::with`] says.
+///
+/// Without it, or an action of yours that returns a new state, a transition changes nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MergeDelta;
+
+impl<S: State> Action<S> for MergeDelta {
+    fn name(&self) -> &str {
+        "merge_delta"
+    }
+
+    fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
+        ready(Ok(ActionResult::proceed_with(at.state().with(at.delta()))))
+    }
+
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
+        Some(Ok(ActionResult::proceed_with(at.state().with(at.delta()))))
+    }
+}

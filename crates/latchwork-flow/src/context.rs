@@ -1,0 +1,272 @@
+//! All that is known of one transition.
+
+use std::fmt;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use latchwork_lock::{Lease, LockState};
+use serde_json::Value;
+
+use crate::{
+    ActionExecution, ActionSkip, Failure, GateEvaluation, Paused, State, Status, TransitionId,
+    Woken,
+};
+
+/// All that is known of one transition: where it stands, what was done, what is left to do.
+///
+/// [`to_json`](Self::to_json) gives the form from which a paused transition is resumed, in another
+/// process if need be; `StateMachine::read_context` reads it back. That form holds the secret of
+/// the lock's lease and is itself a secret; `Debug` and [`summary`](Self::summary) do not show it.
+pub struct TransitionContext<S: State> {
+    pub(crate) id: TransitionId,
+    pub(crate) machine: Arc<str>,
+    pub(crate) definition: u32,
+    pub(crate) revision: u64,
+    /// How many events there were: the next one's sequence.
+    pub(crate) events: u64,
+    pub(crate) state: S,
+    pub(crate) delta: S::Delta,
+    pub(crate) status: Status,
+    pub(crate) metadata: Option<Value>,
+    pub(crate) failure: Option<Box<Failure>>,
+    /// What is to be done, once the gates have allowed it.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) next: usize,
+    pub(crate) gates: Vec<GateEvaluation>,
+    pub(crate) actions: Vec<ActionExecution>,
+    pub(crate) skips: Vec<ActionSkip>,
+    // What most transitions never have is kept apart, since all of them are made and moved.
+    pub(crate) paused: Option<Box<Paused>>,
+    pub(crate) woken: Option<Box<Woken>>,
+    /// The key that was locked first: a state on its way may say another.
+    pub(crate) lock_key: Option<latchwork_lock::Key>,
+    pub(crate) lease: Option<Box<Lease>>,
+    pub(crate) skipped_by_lock: bool,
+    pub(crate) created_at: DateTime<Utc>,
+    pub(crate) updated_at: DateTime<Utc>,
+}
+
+/// The names of a transition's actions from some index on.
+#[derive(Clone)]
+pub(crate) struct Plan {
+    pub(crate) names: Arc<[Arc<str>]>,
+    pub(crate) first: usize,
+}
+
+impl<S: State> TransitionContext<S> {
+    /// A transition that has not begun.
+    pub(crate) fn new(
+        machine: Arc<str>,
+        definition: u32,
+        state: S,
+        delta: S::Delta,
+        now: DateTime<Utc>,
+    ) -> Arc<Self> {
+        Arc::new(TransitionContext {
+            id: TransitionId::new(now),
+            machine,
+            definition,
+            revision: 0,
+            events: 0,
+            state,
+            delta,
+            status: Status::Pending,
+            metadata: None,
+            failure: None,
+            plan: None,
+            next: 0,
+            gates: Vec::new(),
+            actions: Vec::new(),
+            skips: Vec::new(),
+            paused: None,
+            woken: None,
+            lock_key: None,
+            lease: None,
+            skipped_by_lock: false,
+            created_at: now,
+            updated_at: now,
+        })
+    }
+
+    /// The transition's name.
+    pub fn id(&self) -> TransitionId {
+        self.id
+    }
+
+    /// The name of its machine.
+    pub fn machine(&self) -> &str {
+        &self.machine
+    }
+
+    /// The version of the machine's definition under which it began.
+    pub fn definition(&self) -> u32 {
+        self.definition
+    }
+
+    /// How often it was stored; a store takes a change only from whoever knows the latest.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The state as the last action left it.
+    pub fn state(&self) -> &S {
+        &self.state
+    }
+
+    /// The change that is wanted.
+    pub fn delta(&self) -> &S::Delta {
+        &self.delta
+    }
+
+    /// Where it stands.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Whether all is done.
+    pub fn is_completed(&self) -> bool {
+        self.status == Status::Completed
+    }
+
+    /// Whether it waits to go on.
+    pub fn is_paused(&self) -> bool {
+        self.status == Status::Paused
+    }
+
+    /// Whether a gate or an action ended it.
+    pub fn is_stopped(&self) -> bool {
+        self.status == Status::Stopped
+    }
+
+    /// Whether a gate or an action failed.
+    pub fn is_failed(&self) -> bool {
+        self.status == Status::Failed
+    }
+
+    /// Whether it was called off.
+    pub fn is_cancelled(&self) -> bool {
+        self.status == Status::Cancelled
+    }
+
+    /// Whether nothing was done because somebody else had the lock.
+    pub fn was_skipped_due_to_lock(&self) -> bool {
+        self.skipped_by_lock
+    }
+
+    /// What the action said that paused or stopped it, or why it was stopped otherwise.
+    pub fn metadata(&self) -> Option<&Value> {
+        self.metadata.as_ref()
+    }
+
+    /// What ended it, if it failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        self.failure.as_deref()
+    }
+
+    /// Every look at a gate, in order.
+    pub fn gate_evaluations(&self) -> &[GateEvaluation] {
+        &self.gates
+    }
+
+    /// Every action that ran to its end, in order.
+    pub fn action_executions(&self) -> &[ActionExecution] {
+        &self.actions
+    }
+
+    /// Every action that its gate kept from running, in order.
+    pub fn action_skips(&self) -> &[ActionSkip] {
+        &self.skips
+    }
+
+    /// The names of the actions that are left; empty also before the gates were asked.
+    pub fn remaining_actions(&self) -> &[Arc<str>] {
+        match &self.plan {
+            Some(plan) => plan.names.get(self.next - plan.first..).unwrap_or_default(),
+            None => &[],
+        }
+    }
+
+    /// The place of the next action, from zero.
+    pub fn next_index(&self) -> usize {
+        self.next
+    }
+
+    /// What it waits for, while it is paused.
+    pub fn paused(&self) -> Option<&Paused> {
+        self.paused.as_deref()
+    }
+
+    /// What ended its last pause.
+    pub fn woken(&self) -> Option<&Woken> {
+        self.woken.as_deref()
+    }
+
+    /// The lock that a paused transition keeps. That of a running one is asked of its worker.
+    pub fn lock_state(&self) -> LockState {
+        self.lease.as_deref().map(LockState::from).unwrap_or_default()
+    }
+
+    /// When it was made.
+    pub fn created_at(&self) -> DateTime<Utc> {
+        self.created_at
+    }
+
+    /// When something last happened.
+    pub fn updated_at(&self) -> DateTime<Utc> {
+        self.updated_at
+    }
+
+    /// The key by which an action's effect outside can be recognised when the action is run again
+    /// after a crash: the transition's id and the action's place.
+    pub fn idempotency_key(&self, index: usize) -> String {
+        format!("{}:{index}", self.id)
+    }
+}
+
+impl<S: State> Clone for TransitionContext<S> {
+    fn clone(&self) -> Self {
+        TransitionContext {
+            id: self.id,
+            machine: self.machine.clone(),
+            definition: self.definition,
+            revision: self.revision,
+            events: self.events,
+            state: self.state.clone(),
+            delta: self.delta.clone(),
+            status: self.status,
+            metadata: self.metadata.clone(),
+            failure: self.failure.clone(),
+            plan: self.plan.clone(),
+            next: self.next,
+            gates: self.gates.clone(),
+            actions: self.actions.clone(),
+            skips: self.skips.clone(),
+            paused: self.paused.clone(),
+            woken: self.woken.clone(),
+            lock_key: self.lock_key.clone(),
+            lease: self.lease.clone(),
+            skipped_by_lock: self.skipped_by_lock,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        }
+    }
+}
+
+/// Neither the lease nor the state: what is in a state, this crate cannot know.
+impl<S: State> fmt::Debug for TransitionContext<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TransitionContext")
+            .field("id", &self.id)
+            .field("machine", &self.machine)
+            .field("revision", &self.revision)
+            .field("status", &self.status)
+            .field("metadata", &self.metadata)
+            .field("failure", &self.failure)
+            .field("actions", &self.actions)
+            .field("skips", &self.skips)
+            .field("remaining", &self.remaining_actions())
+            .field("paused", &self.paused)
+            .field("lock", &self.lock_state())
+            .finish_non_exhaustive()
+    }
+}

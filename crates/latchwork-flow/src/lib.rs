@@ -1,0 +1,103 @@
+//! How it moves: transitions under lock, with gates, actions, pause and resume.
+//!
+//! A [`StateMachine`] is built once, of gates that decide and actions that do. A transition is a
+//! state and a delta, the wanted change; its worker takes the entity's lock, asks the gates, runs
+//! the actions one by one, and releases the lock, unless an action pauses: then the lock stays held
+//! until the transition is resumed, hours later and in another process if need be.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> latchwork_flow::Result<()> {
+//! use latchwork_flow::{ActionResult, Contexts, EntityKey, JsonState, MergeDelta, Pause, StateMachine};
+//! use latchwork_lock::Locks;
+//! use serde_json::json;
+//!
+//! let contexts = Contexts::connect("memory:").await?;
+//! let publish = StateMachine::<JsonState>::builder("publish")
+//!     .locks(&Locks::connect("memory:").await?, EntityKey::new())
+//!     .store(contexts.clone())
+//!     .action_fn("ask", |_| async {
+//!         Ok(ActionResult::pause(Pause::new().on_signal("approved")))
+//!     })
+//!     .action_fn("thank", |at| async move {
+//!         println!("{:?}, once: {}", at.woken(), at.idempotency_key());
+//!         Ok(ActionResult::proceed())
+//!     })
+//!     .action(MergeDelta)
+//!     .build()?;
+//!
+//! let order = JsonState::new(json!({"id": "ORD-1", "status": "draft"}))?;
+//! let paused = publish.run(order, JsonState::delta(json!({"status": "published"}))?).await?;
+//! assert!(paused.is_paused() && paused.lock_state().is_locked());
+//!
+//! contexts.signal(paused.id(), "approved", json!({"by": "ana"})).await?;
+//! let done = publish.resume(paused.id()).await?.execute().await?;
+//! assert_eq!(done.state().get("status"), Some(&json!("published")));
+//! # Ok(()) }
+//! ```
+//!
+//! With a [store](ContextStore) every action is saved when it has finished, and is not run again
+//! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
+//! elsewhere happens at least once, and whoever it calls can recognise it.
+//!
+//! The promises are numbered F1 to F12; the crate `latchwork-contract` (feature `flow`) tests them
+//! over any [`ContextStore`].
+
+mod action;
+mod builder;
+mod configuration;
+mod context;
+mod error;
+mod event;
+mod forecast;
+mod gate;
+mod history;
+mod id;
+mod lock_key;
+mod machine;
+mod observers;
+mod pause;
+mod runner;
+mod span;
+mod state;
+mod status;
+pub mod store;
+mod stores;
+mod summary;
+mod table;
+mod wire;
+mod worker;
+
+pub use action::{
+    Action, ActionContext, ActionFn, ActionResult, AnyAction, Behind, MergeDelta, action_fn,
+};
+pub use builder::StateMachineBuilder;
+pub use configuration::{Configuration, ConfigurationProvider};
+pub use context::TransitionContext;
+pub use error::{BoxError, Error, ErrorKind, Result};
+pub use event::{Event, EventKind, EventRecord};
+pub use forecast::{ActionForecast, Forecast, GateForecast};
+pub use gate::{AnyGate, Gate, GateContext, LegalMove};
+pub use history::{
+    ActionExecution, ActionSkip, Execution, Failure, GateEvaluation, GateResult, Verdict,
+};
+pub use id::TransitionId;
+pub use lock_key::{DEFAULT_KEY_PREFIX, EntityKey, LockKeyProvider, SnapshotKey, TransitionKey};
+pub use machine::StateMachine;
+#[cfg(feature = "metrics")]
+pub use observers::MetricsObserver;
+pub use observers::{ChannelObserver, Observer, TracingObserver};
+pub use pause::{OnTimeout, Pause, PauseLock, PauseTimeout, Paused, Woken};
+pub use runner::{FlowRunner, RunnerHandle};
+pub use state::{JsonDelta, JsonState, State};
+pub use status::Status;
+pub use store::{ContextStore, Contexts};
+pub use stores::memory::InMemoryContextStore;
+#[cfg(feature = "postgres")]
+pub use stores::postgres::PostgresContextStore;
+#[cfg(feature = "sqlite")]
+pub use stores::sqlite::SqliteContextStore;
+pub use summary::{ContextDetails, ContextSummary, WaitingFor};
+pub use table::{TransitionTable, TransitionTableBuilder, TransitionTableData};
+pub use wire::CONTEXT_FORMAT;
+pub use worker::{Reloaded, StateWorker};

@@ -1,0 +1,257 @@
+//! The rules of one row: pure, without clock, storage or threads, the same for every store.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use latchwork_lock::Token;
+use serde_json::Value;
+
+use super::{
+    CancelRequest, Cancelled, ContextDraft, ContextHead, ReceivedSignal, RunClaim, RunLease, Save,
+    Saved, StoredContext,
+};
+use crate::{Error, ErrorKind, Result, Status};
+
+/// So many signals may wait for one context: more are a sender gone wild.
+pub(super) const MAX_SIGNALS: usize = 1_000;
+
+impl StoredContext {
+    /// A new row of the first revision.
+    pub fn create(draft: &ContextDraft, run: Option<&RunClaim>, now: DateTime<Utc>) -> Self {
+        let head = ContextHead {
+            id: draft.id,
+            machine: draft.machine.clone(),
+            entity: draft.entity.clone(),
+            status: draft.status,
+            revision: 1,
+            details: draft.details.clone(),
+            waiting: draft.waiting.clone(),
+            holds_lock: draft.holds_lock,
+            run: run.map(|claim| claim.lease(now)),
+            signals: Vec::new(),
+            cancel: None,
+            due_at: None,
+            created_at: now,
+            updated_at: now,
+        };
+        let mut stored = StoredContext { head, body: draft.body.clone() };
+        stored.settle();
+        stored
+    }
+
+    /// Whether a row that is already there is what this very [`create`](Self::create) made.
+    pub fn is_repetition(&self, draft: &ContextDraft, run: Option<&RunClaim>) -> bool {
+        let token = |run: Option<Token>| run.map(Token::expose);
+        self.head.revision == 1
+            && self.body == draft.body
+            && token(self.head.run.as_ref().map(|run| run.token)) == token(run.map(|run| run.token))
+    }
+
+    /// Takes the run-lease. With a revision, only if it is still that one.
+    ///
+    /// # Errors
+    /// [`ContextBusy`](ErrorKind::ContextBusy) while another's run-lease lasts,
+    /// [`ContextConflict`](ErrorKind::ContextConflict) for another revision,
+    /// [`TransitionOver`](ErrorKind::TransitionOver) when there is nothing left to do.
+    pub fn claim(
+        &mut self,
+        revision: Option<u64>,
+        claim: &RunClaim,
+        now: DateTime<Utc>,
+    ) -> Result<()> {
+        let head = &mut self.head;
+        if let Some(run) = &head.run
+            && run.token == claim.token
+            && run.expires_at > now
+        {
+            return Ok(()); // asked again, since the answer was lost
+        }
+        let cleaning = head.status == Status::Cancelled && head.holds_lock;
+        if head.status.is_over() && !cleaning {
+            return Err(head.over());
+        }
+        if let Some(run) = &head.run
+            && run.expires_at > now
+        {
+            let (runner, until) = (run.runner.clone(), run.expires_at);
+            return Err(ErrorKind::ContextBusy { id: head.id, runner, until }.into());
+        }
+        if let Some(expected) = revision
+            && expected != head.revision
+        {
+            return Err(head.conflict(expected));
+        }
+        head.run = Some(claim.lease(now));
+        self.change(now);
+        Ok(())
+    }
+
+    /// Writes a draft over the row, if the caller is at it and knows its latest revision.
+    ///
+    /// # Errors
+    /// [`ContextConflict`](ErrorKind::ContextConflict) when somebody else has gone on with it.
+    pub fn save(&mut self, save: &Save<'_>, now: DateTime<Utc>) -> Result<Saved> {
+        let head = &mut self.head;
+        // The answer to a save may be lost; who asks again finds what was saved, unless another is
+        // at it by now.
+        let others = head.run.as_ref().is_some_and(|run| run.token != save.token);
+        if head.revision == save.revision + 1 && self.body == save.draft.body && !others {
+            return Ok(head.saved());
+        }
+        let mine = head.run.as_ref().is_some_and(|run| run.token == save.token);
+        if !mine || head.revision != save.revision {
+            return Err(head.conflict(save.revision));
+        }
+        let draft = save.draft;
+        head.status = draft.status;
+        head.entity.clone_from(&draft.entity);
+        head.details.clone_from(&draft.details);
+        head.waiting.clone_from(&draft.waiting);
+        head.holds_lock = draft.holds_lock;
+        if let Some(used) = save.used_signal {
+            head.signals.retain(|signal| signal.sequence != used);
+        }
+        if draft.status.is_over() {
+            head.cancel = head.cancel.take().filter(|_| draft.status == Status::Cancelled);
+            head.signals.clear();
+        }
+        // Whoever must still learn that it was called off stays at it.
+        let told = head.cancel.as_ref().filter(|_| !draft.status.is_over());
+        let goes_on = save.keep.or(told.map(|_| SHORT));
+        match (goes_on, &mut head.run) {
+            (Some(ttl), Some(run)) => run.expires_at = after(now, ttl),
+            _ => head.run = None,
+        }
+        self.body.clone_from(&draft.body);
+        self.change(now);
+        Ok(self.head.saved())
+    }
+
+    /// Renews the run-lease; false when it is another's (or nobody's) by now.
+    pub fn heartbeat(&mut self, token: Token, ttl: Duration, now: DateTime<Utc>) -> bool {
+        match &mut self.head.run {
+            Some(run) if run.token == token => {
+                run.expires_at = after(now, ttl);
+                self.settle();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives the run-lease back without a change; false when it was another's (or nobody's).
+    pub fn release(&mut self, token: Token) -> bool {
+        let mine = self.head.run.as_ref().is_some_and(|run| run.token == token);
+        if mine {
+            self.head.run = None;
+            self.settle();
+        }
+        mine
+    }
+
+    /// Keeps a signal, and makes the context due if it waits for it.
+    ///
+    /// # Errors
+    /// [`TransitionOver`](ErrorKind::TransitionOver), or
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) when too many are waiting already.
+    pub fn signal(&mut self, name: &str, payload: &Value, now: DateTime<Utc>) -> Result<()> {
+        let head = &mut self.head;
+        if head.status.is_over() {
+            return Err(head.over());
+        }
+        if head.signals.len() >= MAX_SIGNALS {
+            return Err(Error::invalid_argument(
+                "signal",
+                format!("{MAX_SIGNALS} signals wait for this context already, unused"),
+            ));
+        }
+        let sequence = head.signals.last().map_or(1, |last| last.sequence + 1);
+        let (name, payload) = (name.to_owned(), payload.clone());
+        head.signals.push(ReceivedSignal { sequence, name, payload, at: now });
+        self.settle();
+        Ok(())
+    }
+
+    /// Calls it off: at once if nobody is at it, else whoever is at it learns of it with its next
+    /// save.
+    ///
+    /// # Errors
+    /// [`TransitionOver`](ErrorKind::TransitionOver).
+    pub fn cancel(&mut self, reason: &str, now: DateTime<Utc>) -> Result<Cancelled> {
+        let head = &mut self.head;
+        if head.status.is_over() {
+            return Err(head.over());
+        }
+        let request = CancelRequest { reason: reason.to_owned(), at: now };
+        if head.run.as_ref().is_some_and(|run| run.expires_at > now) {
+            head.cancel = Some(request);
+            return Ok(Cancelled::Asked);
+        }
+        head.run = None;
+        head.status = Status::Cancelled;
+        head.cancel = Some(request);
+        head.waiting = None;
+        head.signals.clear();
+        self.change(now);
+        Ok(Cancelled::Done)
+    }
+
+    /// Makes a paused context due now.
+    ///
+    /// # Errors
+    /// [`TransitionOver`](ErrorKind::TransitionOver).
+    pub fn wake(&mut self, now: DateTime<Utc>) -> Result<()> {
+        if self.head.status.is_over() {
+            return Err(self.head.over());
+        }
+        if self.head.status == Status::Paused {
+            self.head.waiting.get_or_insert_default().wake_at = Some(now);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, now: DateTime<Utc>) {
+        self.head.revision += 1;
+        self.head.updated_at = now;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.head.due_at = self.head.compute_due_at();
+    }
+}
+
+/// How long whoever must learn of a cancellation may take to act on it.
+const SHORT: Duration = Duration::from_secs(30);
+
+impl RunClaim {
+    fn lease(&self, now: DateTime<Utc>) -> RunLease {
+        RunLease {
+            token: self.token,
+            runner: self.runner.clone(),
+            expires_at: after(now, self.ttl),
+        }
+    }
+}
+
+impl ContextHead {
+    fn saved(&self) -> Saved {
+        let cancel = self.cancel.clone().filter(|_| !self.status.is_over());
+        Saved { revision: self.revision, cancel }
+    }
+
+    fn over(&self) -> Error {
+        ErrorKind::TransitionOver { id: self.id, status: self.status }.into()
+    }
+
+    fn conflict(&self, expected: u64) -> Error {
+        let found = Some(self.revision).filter(|found| *found != expected);
+        ErrorKind::ContextConflict { id: self.id, expected, found }.into()
+    }
+}
+
+fn after(now: DateTime<Utc>, span: Duration) -> DateTime<Utc> {
+    let span = TimeDelta::from_std(span).unwrap_or(TimeDelta::MAX);
+    now.checked_add_signed(span).unwrap_or(DateTime::<Utc>::MAX_UTC)
+}

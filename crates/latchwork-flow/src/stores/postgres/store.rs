@@ -1,0 +1,284 @@
+//! The port on a server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::Value;
+use sqlx::postgres::{PgArguments, PgPool, PgRow};
+use sqlx::{Arguments, Row};
+
+use super::config;
+use super::error::{self, NAME};
+use super::record::{Again, Ask, Record, Rows, values};
+use super::schema::{
+    CLAIM_DUE, CREATE, DELETE, HEARTBEAT, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY,
+    LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, MIGRATIONS, NEXT_DUE, NOW, PRUNE,
+};
+use crate::store::{
+    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof,
+    RunClaim, Save, Saved, StoredContext, View,
+};
+use crate::stores::columns::{COUNT, Columns, micros, number, span, stored, time, token_text};
+use crate::{Error, Result, TransitionId};
+
+/// Contexts in a PostgreSQL database; clones share its pool.
+///
+/// It may be the database of the locks too. The connections belong to the runtime that opened them:
+/// use the store on that one.
+///
+/// ```no_run
+/// # async fn example() -> latchwork_flow::Result<()> {
+/// use latchwork_flow::{Contexts, PostgresContextStore};
+///
+/// let store = PostgresContextStore::connect("postgres://localhost/app").await?;
+/// let contexts = Contexts::new(store);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct PostgresContextStore {
+    rows: Arc<Rows>,
+}
+
+impl PostgresContextStore {
+    /// Opens a database by its address, and makes the table where it is missing.
+    ///
+    /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
+    /// That pgbouncer stands between in transaction mode is found out, or said with
+    /// `statement-cache-capacity=0`.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,
+    /// [`StoreBackend`](crate::ErrorKind::StoreBackend) for a server that cannot be used (wrong
+    /// password, missing rights, a replica, too old),
+    /// [`StoreUnavailable`](crate::ErrorKind::StoreUnavailable) when nobody answers.
+    pub async fn connect(address: &str) -> Result<Self> {
+        Ok(PostgresContextStore { rows: Arc::new(config::connect(address).await?) })
+    }
+
+    /// Uses the caller's own pool.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn from_pool(pool: PgPool) -> Result<Self> {
+        Ok(PostgresContextStore { rows: Arc::new(config::from_pool(pool).await?) })
+    }
+
+    /// The table as SQL, for those who let nobody but themselves create any.
+    pub fn schema() -> String {
+        MIGRATIONS.iter().map(|step| step.sql).collect()
+    }
+
+    /// Closes the pool, also if it is the caller's own.
+    pub async fn close(&self) {
+        self.rows.pool.close().await;
+    }
+
+    /// One change of one row, by the rules; again while others come in between.
+    async fn edit<T>(
+        &self,
+        during: &'static str,
+        id: TransitionId,
+        change: impl Fn(&mut StoredContext, DateTime<Utc>) -> Result<T>,
+    ) -> Result<T> {
+        let mut line = self.rows.line(during).await?;
+        loop {
+            let found = Record::load(during, &self.rows, &mut line, id).await?;
+            let mut record = found.ok_or_else(|| Error::context_not_found(id))?;
+            let now = record.now;
+            let out = change(&mut record.row, now)?;
+            // Each turn that fails is one in which somebody else has got on.
+            if record.put(during, &self.rows, &mut line).await? {
+                return Ok(out);
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        during: &'static str,
+        again: Again,
+        sql: &'static str,
+        fill: impl FnOnce(&mut PgArguments) -> Result<(), sqlx::error::BoxDynError>,
+    ) -> Result<Vec<PgRow>> {
+        let values = values(during, fill)?;
+        self.rows.ask(Ask { during, sql: sql.into(), values, again }).await
+    }
+}
+
+impl ContextStore for PostgresContextStore {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    async fn now(&self) -> Result<DateTime<Utc>> {
+        const DURING: &str = "asking for the time";
+        let rows = self.ask(DURING, Again::Yes, NOW, |_| Ok(())).await?;
+        let row = rows.first().ok_or_else(|| error::no_answer(DURING))?;
+        let now = row.try_get(0).map_err(|e| error::driver(DURING, e))?;
+        time(now).ok_or_else(|| error::no_answer(DURING))
+    }
+
+    async fn create(&self, draft: &ContextDraft, run: Option<&RunClaim>) -> Result<u64> {
+        const DURING: &str = "storing a context";
+        let row = StoredContext::create(draft, run, self.now().await?);
+        let columns = Columns::of(&row)?;
+        // Said twice it finds its own row, which is no error.
+        if self.ask(DURING, Again::Yes, CREATE, |to| columns.bind(to, true)).await?.len() == 1 {
+            return Ok(1);
+        }
+        let there = self.load(draft.id).await?;
+        let known = there.is_some_and(|there| there.is_repetition(draft, run));
+        if known { Ok(1) } else { Err(Error::context_exists(draft.id)) }
+    }
+
+    async fn load(&self, id: TransitionId) -> Result<Option<StoredContext>> {
+        const DURING: &str = "loading a context";
+        let mut line = self.rows.line(DURING).await?;
+        let found = Record::load(DURING, &self.rows, &mut line, id).await?;
+        Ok(found.map(|record| record.row))
+    }
+
+    async fn claim(
+        &self,
+        id: TransitionId,
+        revision: Option<u64>,
+        claim: &RunClaim,
+    ) -> Result<StoredContext> {
+        self.edit("claiming a context", id, |row, now| {
+            row.claim(revision, claim, now)?;
+            Ok(row.clone())
+        })
+        .await
+    }
+
+    async fn claim_due(
+        &self,
+        machine: &str,
+        limit: usize,
+        claim: &RunClaim,
+    ) -> Result<Vec<StoredContext>> {
+        const DURING: &str = "claiming what is due";
+        let wrong = |e| error::driver(DURING, e);
+        // Said twice it may leave some that nobody goes on with, until their run-leases end.
+        let found = self.ask(DURING, Again::Yes, CLAIM_DUE, |to| {
+            to.add(machine)?;
+            to.add(number(limit as u64))?;
+            to.add(token_text(claim.token))?;
+            to.add(claim.runner.as_str())?;
+            to.add(span(claim.ttl))
+        });
+        let mut claimed: Vec<(i64, StoredContext)> = Vec::new();
+        for row in found.await? {
+            match stored(&row, wrong) {
+                Ok(context) => claimed.push((row.try_get(COUNT).map_err(wrong)?, context)),
+                // It must not keep the others from their turn.
+                Err(error) => tracing::warn!(%error, "a context that is due was passed over"),
+            }
+        }
+        claimed.sort_by_key(|(since, context)| (*since, context.head.id));
+        Ok(claimed.into_iter().map(|(_, context)| context).collect())
+    }
+
+    async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
+        const DURING: &str = "looking for what is due next";
+        let rows = self.ask(DURING, Again::Yes, NEXT_DUE, |to| to.add(machine)).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        let left: i64 = row.try_get(0).map_err(|e| error::driver(DURING, e))?;
+        Ok(Some(Duration::from_micros(left.max(0).unsigned_abs())))
+    }
+
+    async fn save(&self, save: &Save<'_>) -> Result<Saved> {
+        self.edit("saving a context", save.draft.id, |row, now| row.save(save, now)).await
+    }
+
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
+        let done = self.ask("renewing a run-lease", Again::Yes, HEARTBEAT, |to| {
+            to.add(proof.id.to_string())?;
+            to.add(token_text(proof.token))?;
+            to.add(span(ttl))
+        });
+        Ok(done.await?.len() == 1)
+    }
+
+    async fn release(&self, proof: Proof) -> Result<bool> {
+        let change = |row: &mut StoredContext, _| Ok(row.release(proof.token));
+        match self.edit("giving a run-lease back", proof.id, change).await {
+            Err(error) if error.code() == "context_not_found" => Ok(false),
+            other => other,
+        }
+    }
+
+    async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
+        const DURING: &str = "listing contexts";
+        let mut sql = LIST.to_owned();
+        let now = match filter.view {
+            View::Due => Some(micros(self.now().await?)),
+            _ => None,
+        };
+        let values = values(DURING, |to| {
+            to.add(page.after.unwrap_or(TransitionId::LEAST).to_string())?;
+            // One more than wanted tells whether there is more.
+            to.add(number(page.limit as u64).saturating_add(1))?;
+            let status = filter.status.map(|status| status.name());
+            let wanted = [
+                (LIST_MACHINE, filter.machine.as_deref()),
+                (LIST_ENTITY, filter.entity.as_deref()),
+                (LIST_STATUS, status),
+            ];
+            for (condition, value) in wanted {
+                let Some(value) = value else { continue };
+                to.add(value)?;
+                sql += &format!("{condition}{}", to.len());
+            }
+            if let Some(now) = now {
+                to.add(now)?;
+                sql += &format!("{LIST_DUE}{}", to.len());
+            }
+            Ok(())
+        })?;
+        sql += match filter.view {
+            View::All | View::Due => "",
+            View::Orphaned => LIST_ORPHANED,
+            View::Held => LIST_HELD,
+        };
+        sql += if now.is_some() { LIST_DUE_END } else { LIST_END };
+        let ask = Ask { during: DURING, sql: sql.into(), values, again: Again::Yes };
+        let rows = self.rows.ask(ask).await?;
+        let wrong = |e| error::driver(DURING, e);
+        let found = rows.iter().map(|row| Ok(stored(row, wrong)?.head.summary()));
+        Ok(ContextPage::cut(found.collect::<Result<_>>()?, page.limit))
+    }
+
+    async fn signal(&self, id: TransitionId, name: &str, payload: &Value) -> Result<()> {
+        self.edit("keeping a signal", id, |row, now| row.signal(name, payload, now)).await
+    }
+
+    async fn cancel(&self, id: TransitionId, reason: &str) -> Result<Cancelled> {
+        self.edit("calling a transition off", id, |row, now| row.cancel(reason, now)).await
+    }
+
+    async fn wake(&self, id: TransitionId) -> Result<()> {
+        self.edit("waking a context", id, |row, now| row.wake(now)).await
+    }
+
+    async fn delete(&self, id: TransitionId) -> Result<bool> {
+        let done = self.ask("removing a context", Again::No, DELETE, |to| to.add(id.to_string()));
+        Ok(done.await?.len() == 1)
+    }
+
+    async fn prune(&self, over_for: Duration, limit: usize) -> Result<u64> {
+        let done = self.ask("removing what is over", Again::No, PRUNE, |to| {
+            to.add(span(over_for))?;
+            to.add(number(limit as u64))
+        });
+        Ok(done.await?.len() as u64)
+    }
+}
+
+impl fmt::Debug for PostgresContextStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresContextStore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,201 @@
+//! The stored form of a context (F6): JSON with a version, and with the lease's secret.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use chrono::{DateTime, Utc};
+use latchwork_lock::{Key, Lease};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::context::Plan;
+use crate::{
+    ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, Paused, Result, State,
+    Status, TransitionContext, TransitionId, Woken,
+};
+
+/// The highest version of the stored form that this program writes and reads.
+///
+/// Fields are only ever added within a version, and unknown ones are passed over: so an older
+/// program reads what a newer one wrote, unless the newer one says by a higher version that it must
+/// not.
+pub const CONTEXT_FORMAT: u32 = 1;
+
+/// What must be understood before anything else is.
+#[derive(Deserialize)]
+struct Label<'a> {
+    format: u32,
+    #[serde(borrow)]
+    machine: Cow<'a, str>,
+    definition: u32,
+}
+
+#[derive(Serialize)]
+struct Written<'a, S: State> {
+    format: u32,
+    machine: &'a str,
+    definition: u32,
+    id: TransitionId,
+    revision: u64,
+    events: u64,
+    status: Status,
+    state: &'a S,
+    delta: &'a S::Delta,
+    #[serde(flatten)]
+    rest: Rest<'a>,
+}
+
+/// The state and the delta are left as they are, so that it can be told which of them is wrong.
+#[derive(Deserialize)]
+struct Read<'a> {
+    id: TransitionId,
+    revision: u64,
+    #[serde(default)]
+    events: u64,
+    status: Status,
+    #[serde(borrow)]
+    state: &'a RawValue,
+    #[serde(borrow)]
+    delta: &'a RawValue,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Rest<'a> {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    metadata: Option<Cow<'a, Value>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Cow<'a, Failure>>,
+    /// Null while the gates have not been asked: then there is no plan yet.
+    #[serde(default)]
+    remaining: Option<Cow<'a, [Arc<str>]>>,
+    #[serde(default)]
+    next: usize,
+    #[serde(default)]
+    gates: Cow<'a, [GateEvaluation]>,
+    #[serde(default)]
+    actions: Cow<'a, [ActionExecution]>,
+    #[serde(default)]
+    skips: Cow<'a, [ActionSkip]>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paused: Option<Cow<'a, Paused>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    woken: Option<Cow<'a, Woken>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lock_key: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease: Option<Cow<'a, Lease>>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    skipped_by_lock: bool,
+    created_at: DateTime<Utc>,
+    updated_at: DateTime<Utc>,
+}
+
+impl<S: State> TransitionContext<S> {
+    /// The stored form, with the lease's secret in it: keep it as you keep secrets.
+    ///
+    /// # Errors
+    /// [`InvalidState`](ErrorKind::InvalidState) or [`InvalidDelta`](ErrorKind::InvalidDelta) when
+    /// one of them cannot be written as JSON.
+    pub fn to_json(&self) -> Result<String> {
+        let rest = Rest {
+            metadata: self.metadata.as_ref().map(Cow::Borrowed),
+            failure: self.failure.as_deref().map(Cow::Borrowed),
+            remaining: self.plan.as_ref().map(|_| Cow::Borrowed(self.remaining_actions())),
+            next: self.next,
+            gates: Cow::Borrowed(&self.gates),
+            actions: Cow::Borrowed(&self.actions),
+            skips: Cow::Borrowed(&self.skips),
+            paused: self.paused.as_deref().map(Cow::Borrowed),
+            woken: self.woken.as_deref().map(Cow::Borrowed),
+            lock_key: self.lock_key.as_ref().map(|key| Cow::Borrowed(key.as_str())),
+            lease: self.lease.as_deref().map(Cow::Borrowed),
+            skipped_by_lock: self.skipped_by_lock,
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        };
+        let written = Written {
+            format: CONTEXT_FORMAT,
+            machine: &self.machine,
+            definition: self.definition,
+            id: self.id,
+            revision: self.revision,
+            events: self.events,
+            status: self.status,
+            state: &self.state,
+            delta: &self.delta,
+            rest,
+        };
+        serde_json::to_string(&written).map_err(|error| {
+            let reason = format!("it cannot be written as JSON: {error}");
+            if serde_json::to_string(&self.state).is_err() {
+                Error::invalid_state(reason)
+            } else {
+                Error::invalid_delta(reason)
+            }
+        })
+    }
+
+    /// Reads the stored form of one of this machine's contexts.
+    pub(crate) fn from_json(text: &str, machine: &Arc<str>, definition: u32) -> Result<Self> {
+        let corrupt = |error: serde_json::Error| Error::corrupt_context(without_secrets(&error));
+        let label: Label<'_> = serde_json::from_str(text).map_err(corrupt)?;
+        if label.format == 0 || label.format > CONTEXT_FORMAT {
+            let (found, known) = (label.format.into(), CONTEXT_FORMAT.into());
+            return Err(ErrorKind::NewerContext { what: "format", found, known }.into());
+        }
+        if label.machine != **machine {
+            let (expected, found) = (machine.to_string(), label.machine.into_owned());
+            return Err(ErrorKind::ForeignContext { expected, found }.into());
+        }
+        if label.definition > definition {
+            let (found, known) = (label.definition.into(), definition.into());
+            return Err(ErrorKind::NewerContext { what: "definition", found, known }.into());
+        }
+        let read: Read<'_> = serde_json::from_str(text).map_err(corrupt)?;
+        let rest: Rest<'_> = serde_json::from_str(text).map_err(corrupt)?;
+        let state = serde_json::from_str(read.state.get())
+            .map_err(|error| Error::invalid_state(error.to_string()))?;
+        let delta = serde_json::from_str(read.delta.get())
+            .map_err(|error| Error::invalid_delta(error.to_string()))?;
+        let lock_key = rest.lock_key.map(|key| Key::new(&key)).transpose()?;
+        Ok(TransitionContext {
+            id: read.id,
+            machine: machine.clone(),
+            definition: label.definition,
+            revision: read.revision,
+            events: read.events,
+            state,
+            delta,
+            status: read.status,
+            metadata: rest.metadata.map(Cow::into_owned),
+            failure: rest.failure.map(|failure| Box::new(failure.into_owned())),
+            plan: rest
+                .remaining
+                .map(|names| Plan { names: names.as_ref().into(), first: rest.next }),
+            next: rest.next,
+            gates: rest.gates.into_owned(),
+            actions: rest.actions.into_owned(),
+            skips: rest.skips.into_owned(),
+            paused: rest.paused.map(|paused| Box::new(paused.into_owned())),
+            woken: rest.woken.map(|woken| Box::new(woken.into_owned())),
+            lock_key,
+            lease: rest.lease.map(|lease| Box::new(lease.into_owned())),
+            skipped_by_lock: rest.skipped_by_lock,
+            created_at: rest.created_at,
+            updated_at: rest.updated_at,
+        })
+    }
+}
+
+/// What serde says may quote a value, and the value may be a token: only a place is safe.
+fn without_secrets(error: &serde_json::Error) -> String {
+    use serde_json::error::Category;
+    let what = match error.classify() {
+        Category::Eof => "it ends too early: it was cut off",
+        Category::Syntax => "it is not JSON",
+        Category::Data => "a field is missing or has the wrong shape",
+        Category::Io => "it could not be read",
+    };
+    format!("{what} (line {}, column {})", error.line(), error.column())
+}

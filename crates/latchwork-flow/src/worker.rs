@@ -1,0 +1,392 @@
+//! One transition on its way.
+
+mod lock;
+mod persist;
+mod resume;
+mod steps;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use chrono::{DateTime, Utc};
+use latchwork_lock::{Guard, LockState, Refresh};
+use serde_json::Value;
+
+use crate::configuration::Script;
+use crate::context::Plan;
+use crate::error::Chain;
+use crate::machine::Machine;
+use crate::runner::Terms;
+use crate::store::{Due, RunClaim};
+use crate::{
+    Error, ErrorKind, EventKind, Failure, GateResult, Result, State, Status, TransitionContext,
+};
+
+pub use resume::Reloaded;
+
+/// One transition on its way: made by [`StateMachine::transition`](crate::StateMachine::transition)
+/// and [`StateMachine::from_context`](crate::StateMachine::from_context).
+///
+/// [`execute`](Self::execute) does all of it. [`run_gates`](Self::run_gates),
+/// [`run_actions`](Self::run_actions) and [`run_next_action`](Self::run_next_action) go step by step:
+/// the first step takes the lock, each later one checks first that it is still held.
+///
+/// Cancel safety of all of them: dropped midway, the action that was running is dropped at its await,
+/// the lock is released as by a drop, and a store keeps the context as it was after the last action
+/// that was saved; a runner goes on from there when the run-lease has ended.
+pub struct StateWorker<S: State> {
+    machine: Arc<Machine<S>>,
+    context: Arc<TransitionContext<S>>,
+    script: Option<Arc<Script<S>>>,
+    guard: Option<Guard>,
+    /// The right to save.
+    run: Option<Box<RunClaim>>,
+    /// Whether this run has begun: the lock is taken, the script known.
+    begun: bool,
+    gates_passed: bool,
+    /// Whether an action has run since the lock was last known to be held.
+    acted: bool,
+    /// Whether it was this worker that paused it.
+    stepped: bool,
+    /// Whether the context's last time is as good as now: nothing that may take time has happened
+    /// since it was read.
+    fresh: bool,
+    /// Why a claimed context was due.
+    due: Option<Box<Due>>,
+    /// Why a claimed context is to be called off.
+    cancelled: Option<String>,
+    used_signal: Option<u64>,
+    events: u64,
+    /// What its runner wants of it.
+    terms: Option<Box<Terms>>,
+}
+
+impl<S: State> StateWorker<S> {
+    pub(crate) fn new(machine: Arc<Machine<S>>, context: Arc<TransitionContext<S>>) -> Self {
+        StateWorker {
+            machine,
+            context,
+            script: None,
+            guard: None,
+            run: None,
+            begun: false,
+            gates_passed: false,
+            acted: false,
+            stepped: false,
+            fresh: false,
+            due: None,
+            cancelled: None,
+            used_signal: None,
+            events: 0,
+            terms: None,
+        }
+    }
+
+    /// What a runner wants of it.
+    pub(crate) fn under(&mut self, terms: Terms) {
+        self.terms = Some(Box::new(terms));
+    }
+
+    pub(crate) fn resumed(
+        machine: Arc<Machine<S>>,
+        context: TransitionContext<S>,
+        script: Script<S>,
+    ) -> Self {
+        let (events, planned) = (context.events, context.plan.is_some());
+        let mut worker = Self::new(machine, Arc::new(context));
+        worker.events = events;
+        if planned {
+            worker.gates_passed = true;
+            worker.script = Some(Arc::new(script));
+        }
+        worker
+    }
+
+    /// Does all of it: takes the lock, asks the gates, runs the actions, and releases the lock unless
+    /// an action paused. Of a paused transition, all that is left.
+    ///
+    /// The context says how it ended; a denial, a stop and a pause are no errors.
+    ///
+    /// # Errors
+    /// Whatever a gate, an action or a provider failed with (the transition is then failed and its
+    /// lock released), those of the lock ([`LockAcquisition`](latchwork_lock::ErrorKind::LockAcquisition),
+    /// [`LockLost`](latchwork_lock::ErrorKind::LockLost),
+    /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired)), those of the store, and
+    /// [`TransitionOver`](ErrorKind::TransitionOver) for one that has ended.
+    pub async fn execute(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.begin().await?;
+        if self.is_going() {
+            self.pass_gates().await?;
+        }
+        while self.is_going() {
+            self.step().await?;
+            if self.is_leaving() {
+                self.hand_back().await;
+            }
+        }
+        Ok(self.context.clone())
+    }
+
+    /// The first step only: takes the lock and asks the gates of the transition. Allowed, the lock
+    /// stays held for the steps to come.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub async fn run_gates(&mut self) -> Result<GateResult> {
+        self.begin().await?;
+        if !self.is_going() {
+            return Ok(GateResult::deny("the lock is taken, and the strategy is to skip then"));
+        }
+        self.pass_gates().await
+    }
+
+    /// All actions that are left. Gates that were not asked yet are asked first: there is no way
+    /// around them.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub async fn run_actions(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.execute().await
+    }
+
+    /// One action, or its skipping. Gates that were not asked yet are asked first.
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute).
+    pub async fn run_next_action(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.begin().await?;
+        if self.is_going() {
+            self.pass_gates().await?;
+        }
+        if self.is_going() {
+            self.step().await?;
+        }
+        Ok(self.context.clone())
+    }
+
+    /// What is known of the transition now.
+    pub fn context(&self) -> &TransitionContext<S> {
+        &self.context
+    }
+
+    /// The same to keep.
+    pub fn shared_context(&self) -> Arc<TransitionContext<S>> {
+        self.context.clone()
+    }
+
+    /// The lock as it is held now, or kept over a pause.
+    pub fn lock_state(&self) -> LockState {
+        match &self.guard {
+            Some(guard) => guard.state(),
+            None => self.context.lock_state(),
+        }
+    }
+
+    /// Why a claimed context was due.
+    pub fn due(&self) -> Option<&Due> {
+        self.due.as_deref()
+    }
+
+    /// Renews the lock with its whole ttl, also that of a paused transition.
+    ///
+    /// Cancel safe: the renewal has happened or it has not; a paused one's lease may be lost midway.
+    ///
+    /// # Errors
+    /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired) or
+    /// [`LockLost`](latchwork_lock::ErrorKind::LockLost) when it is no longer ours, those of the
+    /// store, and [`InvalidArgument`](ErrorKind::InvalidArgument) when nothing is locked.
+    pub async fn renew_lock(&mut self) -> Result<()> {
+        if let Some(guard) = &self.guard {
+            let force = Refresh { ttl: None, threshold: Some(std::time::Duration::ZERO) };
+            return Ok(guard.refresh_with(force).await?);
+        }
+        if self.context.lease.is_none() {
+            return Err(Error::invalid_argument("lock", "nothing is locked, so nothing to renew"));
+        }
+        self.claim().await?;
+        self.renew_kept().await
+    }
+
+    /// Releases the lock by hand, also that of a paused transition; false when nothing was locked.
+    /// Whoever resumes it then finds it lost.
+    ///
+    /// Cancel safe: dropped midway, the release is queued.
+    ///
+    /// # Errors
+    /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired) or
+    /// [`LockLost`](latchwork_lock::ErrorKind::LockLost) when it was no longer ours, and those of the
+    /// store.
+    pub async fn release_lock(&mut self) -> Result<bool> {
+        if let Some(guard) = self.guard.take() {
+            let released = guard.release().await;
+            self.tell_released(released.is_ok());
+            return released.map(|()| true).map_err(Error::from);
+        }
+        if self.context.lease.is_none() {
+            return Ok(false);
+        }
+        self.claim().await?;
+        let released = self.drop_lease().await;
+        self.save(None).await?;
+        self.run = None;
+        released.map(|()| true)
+    }
+
+    /// The same as [`execute`](Self::execute) for a worker that was made just now.
+    pub(crate) async fn execute_at_once(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.fresh = true;
+        self.execute().await
+    }
+
+    // ---- what all parts use ----
+
+    /// Whether there is something left to do in this run.
+    fn is_going(&self) -> bool {
+        self.begun && self.context.status == Status::Running
+    }
+
+    fn change(&mut self) -> &mut TransitionContext<S> {
+        Arc::make_mut(&mut self.context)
+    }
+
+    /// The time, without looking at the clock where that was done just now.
+    fn now(&self) -> DateTime<Utc> {
+        if self.fresh { self.context.updated_at } else { self.machine.clock.wall() }
+    }
+
+    /// Takes the lock and finds the script, if this run has not begun; else checks the lock.
+    async fn begin(&mut self) -> Result<()> {
+        match self.context.status {
+            _ if self.begun => self.check_lock().await,
+            Status::Pending => self.start().await,
+            Status::Running | Status::Paused => self.go_on().await,
+            status => Err(ErrorKind::TransitionOver { id: self.context.id, status }.into()),
+        }
+    }
+
+    /// Ends the transition: saved first, then told, then unlocked.
+    async fn finish(&mut self, status: Status, metadata: Option<Value>) -> Result<()> {
+        let context = self.change();
+        context.status = status;
+        context.paused = None;
+        if metadata.is_some() {
+            context.metadata = metadata;
+        }
+        if self.run.is_some() {
+            self.save(None).await?;
+            self.run = None;
+        }
+        let metadata = self.context.metadata.as_ref();
+        let kind = match status {
+            Status::Completed => EventKind::TransitionCompleted,
+            _ => EventKind::TransitionStopped { metadata },
+        };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        self.unlock().await;
+        self.begun = false;
+        Ok(())
+    }
+
+    /// Ends the transition with an error, which is given back.
+    async fn fail(&mut self, error: Error) -> Error {
+        let failure = Failure { code: error.code().to_owned(), message: Chain(&error).to_string() };
+        let context = self.change();
+        context.status = Status::Failed;
+        context.paused = None;
+        context.failure = Some(Box::new(failure));
+        if let Err(unsaved) = self.save(None).await {
+            tracing::error!(
+                transition = %self.context.id, %unsaved,
+                "a failed transition could not be saved; a runner may try it again"
+            );
+        }
+        self.run = None;
+        let kind = EventKind::TransitionFailed { error: &error };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        self.unlock().await;
+        self.begun = false;
+        error
+    }
+
+    /// Whether a runner that stops wants to leave between two actions.
+    fn is_leaving(&self) -> bool {
+        let leaving =
+            self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire));
+        leaving && self.is_going()
+    }
+
+    /// Ends this run between two actions, so that another process can go on at once.
+    async fn hand_back(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            let released = guard.release().await;
+            self.tell_released(released.is_ok());
+        }
+        self.terms = None;
+        self.unclaim().await;
+        self.begun = false;
+    }
+
+    /// Ends this run, not the transition: somebody else has it, or will.
+    async fn leave(&mut self, error: Error) -> Error {
+        if let Some(guard) = self.guard.take() {
+            let released = guard.release().await;
+            self.tell_released(released.is_ok());
+        }
+        self.unclaim().await;
+        self.begun = false;
+        error
+    }
+}
+
+/// Tells the observers. Without any, an event is a number and nothing else.
+fn tell<S: State>(
+    machine: &Machine<S>,
+    context: &TransitionContext<S>,
+    events: &mut u64,
+    kind: EventKind<'_>,
+) {
+    let sequence = *events;
+    *events += 1;
+    if !machine.observers.is_empty() {
+        tell_all(machine, context, sequence, kind);
+    }
+}
+
+#[cold]
+fn tell_all<S: State>(
+    machine: &Machine<S>,
+    context: &TransitionContext<S>,
+    sequence: u64,
+    kind: EventKind<'_>,
+) {
+    let event = crate::Event {
+        transition: context.id,
+        machine: &context.machine,
+        sequence,
+        at: machine.clock.wall(),
+        context,
+        kind,
+    };
+    for observer in &machine.observers {
+        let told =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| observer.observe(&event)));
+        if told.is_err() {
+            tracing::error!(event = kind.name(), "an observer panicked; the transition goes on");
+        }
+    }
+}
+
+/// The names of a script's actions from an index on.
+fn plan_of<S: State>(script: &Script<S>, first: usize) -> Plan {
+    Plan { names: script.names.clone(), first }
+}
+
+impl<S: State> fmt::Debug for StateWorker<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StateWorker")
+            .field("context", &self.context)
+            .field("guard", &self.guard)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,271 @@
+//! The lock of a transition: taken, kept over a pause, restored, given back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use latchwork_lock::{Capability, Fence, Key, LockStrategy, Refresh};
+
+use super::{StateWorker, tell};
+use crate::error::panic_text;
+use crate::{Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status};
+
+impl<S: State> StateWorker<S> {
+    /// Takes the lock of a transition that begins; false when it was skipped.
+    pub(super) async fn take_lock(&mut self) -> Result<bool> {
+        let Some(locking) = &self.machine.locking else { return Ok(true) };
+        if locking.config.strategy == LockStrategy::None {
+            return Ok(true);
+        }
+        let key = catch_unwind(AssertUnwindSafe(|| {
+            locking.keys.lock_key(&self.context.state, &self.context.delta)
+        }));
+        let key = match key {
+            Ok(key) => key?,
+            Err(panic) => {
+                let (machine, what) = (self.machine.name.to_string(), "lock key");
+                let reason = panic_text(&*panic);
+                let panicked = true;
+                let kind =
+                    ErrorKind::ProviderFailed { machine, what, reason, panicked, source: None };
+                return Err(kind.into());
+            }
+        };
+        let skips = locking.config.strategy == LockStrategy::Skip;
+        self.change().lock_key = Some(key.clone());
+        match self.acquire(&key).await {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_lock_taken() && skips => {
+                self.change().skipped_by_lock = true;
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks for a key, as the machine's settings say.
+    pub(super) async fn acquire(&mut self, key: &Key) -> Result<()> {
+        let Some(locking) = &self.machine.locking else { return Ok(()) };
+        let asking = EventKind::LockAcquiring { key: key.as_str() };
+        tell(&self.machine, &self.context, &mut self.events, asking);
+        let mut config = locking.config.clone();
+        if config.strategy == LockStrategy::Skip {
+            config.strategy = LockStrategy::FailFast; // so that we learn who has it
+        }
+        let mut request = locking.locks.lock(key).config(&config);
+        if self.machine.store.is_some() {
+            // The transition itself owns the lock, so that whoever goes on after a crash takes over
+            // what the dead process held, and need not wait for its end.
+            request = request.owner(format!("flow:{}", self.context.id));
+        }
+        if let Some(max_hold) = locking.renew {
+            request = request.auto_renew(max_hold);
+        }
+        match request.acquire().await {
+            Ok(guard) => {
+                let (fence, waited) = (guard.fence(), guard.waited());
+                self.fresh &= !waited;
+                self.guard = Some(guard);
+                let kind = EventKind::LockAcquired { key: key.as_str(), fence, waited };
+                tell(&self.machine, &self.context, &mut self.events, kind);
+                Ok(())
+            }
+            Err(error) => {
+                let kind = EventKind::LockFailed { key: key.as_str(), error: &error };
+                tell(&self.machine, &self.context, &mut self.events, kind);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Before each step but the first: a lease that ran out must not be worked under.
+    pub(super) async fn check_lock(&mut self) -> Result<()> {
+        match &self.guard {
+            Some(guard) if !guard.is_held() => {
+                let error = latchwork_lock::Error::expired(guard.key(), guard.fence());
+                Err(self.lose(error.into()).await)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends this run because the lock is gone.
+    async fn lose(&mut self, error: Error) -> Error {
+        self.tell_released(false);
+        // Dropped, not released and waited for: it is not ours to wait for.
+        self.guard = None;
+        self.leave(error).await
+    }
+
+    /// Holds the lock again that a pause kept, or that a dead process held.
+    pub(super) async fn restore_lock(&mut self) -> Result<()> {
+        let Some(locking) = &self.machine.locking else {
+            if self.context.lease.is_none() {
+                return Ok(());
+            }
+            return Err(Error::invalid_argument(
+                "locks",
+                "the paused transition keeps a lock, and this machine was built without locks",
+            ));
+        };
+        if self.guard.is_some() {
+            return self.check_lock().await;
+        }
+        if let Some(mut lease) = self.context.lease.clone() {
+            // The long life of a pause is over.
+            lease.ttl = locking.config.ttl;
+            let (key, expires_at) = (lease.key.clone(), lease.expires_at);
+            let old_fence = lease.fence;
+            return match locking.locks.resume(*lease).await {
+                Ok(guard) => {
+                    let fence = guard.fence();
+                    self.guard = Some(guard);
+                    self.change().lease = None;
+                    let kind = EventKind::LockRestored { key: &key, fence };
+                    tell(&self.machine, &self.context, &mut self.events, kind);
+                    Ok(())
+                }
+                Err(error) if error.is_loss() => {
+                    self.tell_released(false);
+                    // Who has been at it all the time sees that it ran out; whoever comes from
+                    // elsewhere only that it is gone.
+                    let ran_out = self.machine.clock.wall() >= expires_at;
+                    Err(match self.stepped && ran_out {
+                        true => latchwork_lock::Error::expired(&key, old_fence).into(),
+                        false => error.into(),
+                    })
+                }
+                Err(error) => Err(error.into()),
+            };
+        }
+        let Some(key) = self.context.lock_key.clone() else { return Ok(()) };
+        let kept = locking.locks.capabilities().has(Capability::HandOver);
+        if self.context.status == Status::Paused && kept {
+            self.tell_released(false);
+            let lost = latchwork_lock::Error::lost(key.as_str(), Fence::new(0));
+            return Err(lost.into());
+        }
+        self.acquire(&key).await
+    }
+
+    /// Ends the run until something wakes the transition. The lock is handed to the context.
+    pub(super) async fn pause(&mut self, pause: Pause) -> Result<()> {
+        let paused = pause.begin(self.context.updated_at);
+        let kept = self.keep_lock(paused.lock).await;
+        let events = self.events;
+        let context = self.change();
+        context.status = Status::Paused;
+        context.paused = Some(Box::new(paused));
+        context.events = events + 1; // with the one that tells of the pause
+        if let Some(request) = self.save(None).await? {
+            self.restore_lock().await?;
+            return self.cancel_with(&request.reason).await;
+        }
+        self.run = None;
+        let metadata = self.context.metadata.as_ref();
+        let kind = EventKind::TransitionPaused { metadata };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        self.begun = false;
+        self.acted = false;
+        self.stepped = true;
+        kept
+    }
+
+    /// Turns the guard into a lease that outlives this process.
+    async fn keep_lock(&mut self, how: PauseLock) -> Result<()> {
+        let Some(locking) = &self.machine.locking else { return Ok(()) };
+        if !locking.locks.capabilities().has(Capability::HandOver) {
+            return Ok(()); // it stays with this worker, as long as that lives
+        }
+        let Some(guard) = self.guard.take() else { return Ok(()) };
+        let refresh = match how {
+            PauseLock::Keep { ttl: Some(ttl) } => {
+                Refresh { ttl: Some(ttl), threshold: Some(Duration::ZERO) }
+            }
+            _ => Refresh { ttl: Some(locking.config.ttl), threshold: None },
+        };
+        let kept = match guard.refresh_with(refresh).await {
+            Ok(()) => guard.into_lease().await,
+            Err(error) => Err(error),
+        };
+        match kept {
+            Ok(lease) => {
+                self.change().lease = Some(Box::new(lease));
+                Ok(())
+            }
+            Err(error) => {
+                self.tell_released(false);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Renews the lease of a paused transition that is claimed.
+    pub(super) async fn renew_kept(&mut self) -> Result<()> {
+        let restored = self.restore_lock().await;
+        let kept = match restored {
+            Ok(()) => {
+                let how = self.context.paused().map(|paused| paused.lock);
+                self.keep_lock(how.unwrap_or_default()).await
+            }
+            Err(error) if error.is_lock_loss() => {
+                // Nothing is left to renew; whoever resumes it will find that it was lost.
+                self.change().lease = None;
+                Err(error)
+            }
+            Err(error) => return Err(self.leave(error).await),
+        };
+        self.save(None).await?;
+        self.run = None;
+        kept
+    }
+
+    /// Holds a kept lock again, if that can be, so that the end gives it back.
+    pub(super) async fn forget_lock(&mut self) {
+        if let Err(error) = self.restore_lock().await {
+            tracing::debug!(transition = %self.context.id, %error, "no lock to give back");
+        }
+        self.change().lease = None;
+    }
+
+    /// Gives the lease of a paused transition back.
+    pub(super) async fn drop_lease(&mut self) -> Result<()> {
+        let Some(lease) = self.change().lease.take() else { return Ok(()) };
+        let Some(locking) = &self.machine.locking else { return Ok(()) };
+        let released = match locking.locks.resume(*lease).await {
+            Ok(guard) => guard.release().await,
+            Err(error) => Err(error),
+        };
+        self.tell_released(released.is_ok());
+        Ok(released?)
+    }
+
+    /// Gives the lock back at the end.
+    pub(super) async fn unlock(&mut self) {
+        let Some(guard) = self.guard.take() else { return };
+        match guard.release().await {
+            Err(error) if error.is_loss() => {
+                tracing::warn!(
+                    transition = %self.context.id, %error,
+                    "the lock did not hold to the end of the transition"
+                );
+                self.tell_released(false);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    transition = %self.context.id, %error,
+                    "the lock could not be released yet; it is queued"
+                );
+                self.tell_released(true);
+            }
+            Ok(()) => self.tell_released(true),
+        }
+    }
+
+    /// That the lock was released, or was lost before it could be.
+    pub(super) fn tell_released(&mut self, released: bool) {
+        let key = self.context.lock_key.as_ref().map_or("", Key::as_str);
+        let kind =
+            if released { EventKind::LockReleased { key } } else { EventKind::LockLost { key } };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+    }
+}

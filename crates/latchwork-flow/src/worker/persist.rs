@@ -1,0 +1,195 @@
+//! The store of a transition: claimed, saved after every action, kept alive meanwhile.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::{Either, select};
+
+use super::StateWorker;
+use super::steps::not_ours;
+use crate::store::{
+    CancelRequest, ContextDraft, ContextHead, Due, Proof, RunClaim, Save, Saved, Waiting,
+};
+use crate::{ContextStore, Error, PauseLock, Result, State, Woken};
+
+impl<S: State> StateWorker<S> {
+    /// The context as a store wants it.
+    pub(crate) fn draft(&self) -> Result<ContextDraft> {
+        let context = &self.context;
+        let details = serde_json::to_string(&context.details())
+            .map_err(|error| Error::invalid_state(error.to_string()))?;
+        Ok(ContextDraft {
+            id: context.id,
+            machine: context.machine.to_string(),
+            entity: context.state.id().map(Into::into),
+            status: context.status,
+            body: context.to_json()?,
+            details,
+            waiting: self.waiting(),
+            holds_lock: context.lease.is_some(),
+        })
+    }
+
+    fn waiting(&self) -> Option<Waiting> {
+        let paused = self.context.paused()?;
+        let renew_at = match (paused.lock, &self.context.lease) {
+            (PauseLock::Renew, Some(lease)) => Some(self.machine.clock.wall() + lease.ttl / 3),
+            _ => None,
+        };
+        Some(Waiting {
+            wake_at: paused.wake_at,
+            signal: paused.signal.clone(),
+            timeout_at: paused.timeout.map(|timeout| timeout.at),
+            renew_at,
+        })
+    }
+
+    /// Takes the run-lease of a stored context, unless it is ours already.
+    pub(super) async fn claim(&mut self) -> Result<()> {
+        let Some(store) = &self.machine.store else { return Ok(()) };
+        if self.run.is_some() || self.context.revision == 0 {
+            return Ok(());
+        }
+        let claim = RunClaim::new(self.machine.run_ttl);
+        let (id, revision) = (self.context.id, self.context.revision);
+        let stored = store.claim(id, Some(revision), &claim).await?;
+        self.claimed(&stored.head, claim);
+        Ok(())
+    }
+
+    /// Notes that the context is claimed, and why it was due.
+    pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
+        self.run = Some(Box::new(claim));
+        self.change().revision = head.revision;
+        self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
+        // At the time of the claim, by the store's clock: ours may be behind, and would not see what
+        // the store saw.
+        self.due = Some(Box::new(head.due(head.updated_at)));
+    }
+
+    /// What woke it, from why it was due.
+    pub(super) fn woken_by(&self) -> Woken {
+        match self.due.as_deref() {
+            Some(Due::Signal(signal)) => Woken::Signal {
+                name: signal.name.clone(),
+                payload: signal.payload.clone(),
+                at: signal.at,
+            },
+            Some(Due::Time) => Woken::Time,
+            Some(Due::Timeout) => Woken::Timeout,
+            _ => Woken::Hand,
+        }
+    }
+
+    /// Gives the run-lease back without a change, or lets it end soon.
+    pub(super) async fn unclaim(&mut self) {
+        let Some(run) = self.run.take() else { return };
+        let Some(store) = &self.machine.store else { return };
+        let proof = Proof { id: self.context.id, token: run.token };
+        let left = match self.terms.as_ref().and_then(|terms| terms.postpone) {
+            Some(span) => store.heartbeat(proof, span).await,
+            None => store.release(proof).await,
+        };
+        if let Err(error) = left {
+            tracing::debug!(transition = %self.context.id, %error, "a run-lease is left to its end");
+        }
+    }
+
+    /// Saves a context that goes on, and ends it if it was called off.
+    pub(super) async fn enter(&mut self) -> Result<()> {
+        if self.machine.store.is_none() {
+            return Ok(());
+        }
+        if self.run.is_none() {
+            self.run = Some(Box::new(RunClaim::new(self.machine.run_ttl)));
+        }
+        match self.save(Some(self.machine.run_ttl)).await? {
+            Some(request) => self.cancel_with(&request.reason).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Saves the context, if it is stored at all. An error ends this run: the context is another's,
+    /// or will be.
+    pub(super) async fn save(&mut self, keep: Option<Duration>) -> Result<Option<CancelRequest>> {
+        if self.machine.store.is_none() {
+            return Ok(None);
+        }
+        let Some(run) = self.run.clone() else { return Ok(None) };
+        self.fresh = false;
+        let events = self.events.max(self.context.events);
+        self.change().events = events;
+        let saved = match self.draft() {
+            Ok(draft) => self.save_patiently(&draft, &run, keep).await,
+            Err(error) => Err(error),
+        };
+        match saved {
+            Ok(saved) => {
+                self.used_signal = None;
+                self.change().revision = saved.revision;
+                Ok(saved.cancel)
+            }
+            Err(error) => Err(Box::pin(self.leave(error)).await),
+        }
+    }
+
+    /// Asks again while the store is away, for as long as the run-lease can be hoped to last.
+    async fn save_patiently(
+        &self,
+        draft: &ContextDraft,
+        run: &RunClaim,
+        keep: Option<Duration>,
+    ) -> Result<Saved> {
+        let Some(store) = &self.machine.store else { return Err(not_ours(self)) };
+        let clock = &self.machine.clock;
+        let deadline = clock.now().after(run.ttl / 2);
+        let mut pause = Duration::from_millis(20);
+        loop {
+            let answer = match self.context.revision {
+                0 => match store.create(draft, Some(run)).await {
+                    Ok(revision) => Ok(Saved { revision, cancel: None }),
+                    Err(error) => Err(error),
+                },
+                revision => {
+                    let (token, used_signal) = (run.token, self.used_signal);
+                    store.save(&Save { draft, revision, token, keep, used_signal }).await
+                }
+            };
+            match answer {
+                Err(error) if error.is_temporary() && clock.now() < deadline => {
+                    tracing::warn!(transition = %draft.id, %error, "saving again");
+                    clock.sleep_until(clock.now().after(pause).min(deadline)).await;
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for an action while the run-lease is renewed beside it. The error says that somebody
+    /// else has the context; the action is dropped then.
+    pub(super) async fn beside_heartbeat<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let (Some(store), Some(run)) = (&self.machine.store, &self.run) else {
+            return Ok(work.await);
+        };
+        let (clock, ttl) = (&self.machine.clock, run.ttl);
+        let proof = Proof { id: self.context.id, token: run.token };
+        let beat = async {
+            loop {
+                clock.sleep_until(clock.now().after(ttl / 3)).await;
+                match store.heartbeat(proof, ttl).await {
+                    Ok(true) => {}
+                    Ok(false) => return not_ours(self),
+                    Err(error) if error.is_temporary() => {
+                        tracing::warn!(transition = %proof.id, %error, "a heartbeat was missed");
+                    }
+                    Err(error) => return error,
+                }
+            }
+        };
+        match select(std::pin::pin!(work), std::pin::pin!(beat)).await {
+            Either::Left((out, _)) => Ok(out),
+            Either::Right((lost, _)) => Err(lost),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Going on with a transition, in this process or another (F7).
+
+use std::future::Future;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{StateWorker, tell};
+use crate::error::Chain;
+use crate::store::Due;
+use crate::{
+    BoxError, Error, ErrorKind, EventKind, OnTimeout, Result, State, Status, TransitionContext,
+};
+
+/// What has become of an entity since its transition was last at it.
+#[derive(Clone, Debug)]
+pub enum Reloaded<S> {
+    /// What the transition was to do has been done; this is the entity now.
+    Done(S),
+    /// It has not; this is the entity now.
+    GoOn(S),
+}
+
+impl<S: State> StateWorker<S> {
+    /// Goes on after a pause or a crash: claims the stored revision, then holds the lock again, then
+    /// notes what woke it.
+    pub(super) async fn go_on(&mut self) -> Result<()> {
+        self.fresh = false;
+        self.claim().await?;
+        let kind = EventKind::TransitionStarting { resumed: true };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        if self.called_off().await? {
+            return Ok(());
+        }
+        if let Err(error) = self.restore_lock().await {
+            return Err(self.leave(error).await);
+        }
+        if self.timed_out().await? {
+            return Ok(());
+        }
+        let woken = self.woken_by();
+        if let Some(Due::Signal(signal)) = self.due() {
+            self.used_signal = Some(signal.sequence);
+        }
+        let context = self.change();
+        if context.status == Status::Paused {
+            context.woken = Some(Box::new(woken));
+        }
+        context.status = Status::Running;
+        context.paused = None;
+        self.begun = true;
+        // Before anything is done: the lease that was stored is dead now, and so is the signal.
+        self.enter().await
+    }
+
+    /// Ends a pause that has lasted too long, if its policy is to end then.
+    async fn timed_out(&mut self) -> Result<bool> {
+        let timeout = self.context.paused().and_then(|paused| paused.timeout);
+        let (Some(Due::Timeout), Some(timeout)) = (self.due(), timeout) else { return Ok(false) };
+        match timeout.then {
+            OnTimeout::Resume => Ok(false),
+            OnTimeout::Stop => {
+                let why = json!({"pause_timed_out": timeout.at});
+                self.finish(Status::Stopped, Some(why)).await?;
+                Ok(true)
+            }
+            OnTimeout::Fail => {
+                let (id, at) = (self.context.id, timeout.at);
+                Err(self.fail(ErrorKind::PauseTimedOut { id, at }.into()).await)
+            }
+        }
+    }
+
+    /// Executes what is left, also when the lock was lost meanwhile: the recovery of seed 000 as one
+    /// call.
+    ///
+    /// `reload` looks up what has become of the entity. It is asked before anything is done; if the
+    /// lock turns out to be lost, a new one is taken and it is asked again under it, since somebody
+    /// else may have been in between. [`Reloaded::Done`] completes the transition without another
+    /// action; [`Reloaded::GoOn`] goes on with the reloaded state.
+    ///
+    /// Cancel safety: as for [`execute`](Self::execute).
+    ///
+    /// # Errors
+    /// As for [`execute`](Self::execute), and
+    /// [`ProviderFailed`](ErrorKind::ProviderFailed) when `reload` fails: nothing is changed then.
+    pub async fn execute_or_reacquire<F, Fut>(
+        &mut self,
+        reload: F,
+    ) -> Result<Arc<TransitionContext<S>>>
+    where
+        F: Fn(Arc<TransitionContext<S>>) -> Fut,
+        Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
+    {
+        if let Reloaded::Done(state) = self.reload(&reload).await? {
+            return self.already_done(state).await;
+        }
+        match self.execute().await {
+            Err(error) if error.is_lock_loss() => {}
+            answer => return answer,
+        }
+        self.change().lease = None;
+        let Some(key) = self.context.lock_key.clone() else { return self.execute().await };
+        self.claim().await?;
+        if let Err(error) = self.acquire(&key).await {
+            return Err(self.leave(error).await);
+        }
+        match self.reload(&reload).await {
+            Ok(Reloaded::Done(state)) => self.already_done(state).await,
+            Ok(Reloaded::GoOn(state)) => {
+                self.change().state = state;
+                self.execute().await
+            }
+            Err(error) => Err(self.leave(error).await),
+        }
+    }
+
+    async fn reload<F, Fut>(&self, reload: &F) -> Result<Reloaded<S>>
+    where
+        F: Fn(Arc<TransitionContext<S>>) -> Fut,
+        Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
+    {
+        reload(self.context.clone()).await.map_err(|error| -> Error {
+            let (machine, reason) = (self.machine.name.to_string(), Chain(&*error).to_string());
+            let (what, panicked, source) = ("state", false, Some(error));
+            ErrorKind::ProviderFailed { machine, what, reason, panicked, source }.into()
+        })
+    }
+
+    async fn already_done(&mut self, state: S) -> Result<Arc<TransitionContext<S>>> {
+        self.claim().await?;
+        self.forget_lock().await;
+        self.change().state = state;
+        self.finish(Status::Completed, Some(json!({"already_done": true}))).await?;
+        Ok(self.context.clone())
+    }
+}

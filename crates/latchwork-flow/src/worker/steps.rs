@@ -1,0 +1,276 @@
+//! Gates and actions, one by one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::json;
+
+use super::{StateWorker, plan_of, tell};
+use crate::error::{Chain, panic_text};
+use crate::{
+    ActionContext, ActionExecution, ActionResult, ActionSkip, AnyAction, AnyGate, BoxError, Error,
+    ErrorKind, EventKind, Execution, GateContext, GateEvaluation, GateResult, Result, State,
+    Status,
+};
+
+impl<S: State> StateWorker<S> {
+    /// The beginning of a transition: lock, then configuration.
+    pub(super) async fn start(&mut self) -> Result<()> {
+        if self.context.revision > 0 {
+            self.claim().await?; // it was submitted
+        }
+        let resumed = EventKind::TransitionStarting { resumed: false };
+        tell(&self.machine, &self.context, &mut self.events, resumed);
+        if self.cancelled.is_some() && self.called_off().await? {
+            return Ok(());
+        }
+        match self.take_lock().await {
+            Ok(true) => {}
+            Ok(false) => return self.finish(Status::Skipped, None).await,
+            Err(error) if self.context.revision > 0 && error.is_temporary() => {
+                return Err(self.leave(error).await); // it stays submitted
+            }
+            Err(error) => return Err(self.fail(error).await),
+        }
+        let (state, delta) = (&self.context.state, &self.context.delta);
+        let script = match &self.machine.provider {
+            None => self.machine.all.clone(),
+            Some(_) => {
+                self.fresh = false;
+                match self.machine.configured_for(state, delta).await {
+                    Ok(script) => script,
+                    Err(error) => return Err(self.fail(error).await),
+                }
+            }
+        };
+        let context = self.change();
+        context.status = Status::Running;
+        context.plan = Some(plan_of(&script, 0));
+        self.script = Some(script);
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Asks all gates of the transition, unless they have been. A denial ends it at once; a skip only
+    /// counts when nobody after it denies.
+    pub(super) async fn pass_gates(&mut self) -> Result<GateResult> {
+        if self.gates_passed {
+            return Ok(GateResult::Allow);
+        }
+        let Some(script) = &self.script else { return Ok(GateResult::Allow) };
+        if script.gates.is_empty() {
+            return self.gates_are_passed(script.actions.is_empty()).await;
+        }
+        let script = script.clone();
+        let mut skip = None;
+        for gate in &script.gates {
+            let result = match self.ask(gate, None).await {
+                Ok(result) => result,
+                Err(error) => return Err(self.fail(error).await),
+            };
+            match result {
+                GateResult::Allow => {}
+                GateResult::Deny(_) => {
+                    let why = json!({"denied_by": &*gate.name, "message": result.message()});
+                    self.finish(Status::Stopped, Some(why)).await?;
+                    return Ok(result);
+                }
+                GateResult::SkipIdempotent(_) => {
+                    skip.get_or_insert((gate.name.clone(), result));
+                }
+            }
+        }
+        if let Some((gate, result)) = skip {
+            let why = json!({"skipped_by": &*gate, "message": result.message()});
+            self.finish(Status::Completed, Some(why)).await?;
+            return Ok(result);
+        }
+        self.gates_are_passed(script.actions.is_empty()).await
+    }
+
+    async fn gates_are_passed(&mut self, nothing_to_do: bool) -> Result<GateResult> {
+        self.gates_passed = true;
+        if nothing_to_do {
+            self.finish(Status::Completed, None).await?;
+        } else if self.machine.store.is_some() {
+            self.enter().await?;
+        }
+        Ok(GateResult::Allow)
+    }
+
+    async fn ask(&mut self, gate: &AnyGate<S>, action: Option<&Arc<str>>) -> Result<GateResult> {
+        let before = action.map(|name| &**name);
+        let asking = EventKind::GateEvaluating { gate: &gate.name, action: before };
+        tell(&self.machine, &self.context, &mut self.events, asking);
+        let at = GateContext { state: &self.context.state, delta: &self.context.delta };
+        let answer = match catch_unwind(AssertUnwindSafe(|| gate.evaluate_now(at))) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => AssertUnwindSafe(async { gate.evaluate(at).await }).catch_unwind().await,
+            Err(panic) => Err(panic),
+        };
+        let (reason, panicked, source) = match answer {
+            Ok(Ok(result)) => {
+                let now = self.machine.clock.wall();
+                self.fresh = true;
+                let context = self.change();
+                context.updated_at = now;
+                context.gates.push(GateEvaluation {
+                    gate: gate.name.clone(),
+                    action: action.cloned(),
+                    verdict: result.verdict(),
+                    message: result.message().map(str::to_owned),
+                    at: now,
+                });
+                let kind =
+                    EventKind::GateEvaluated { gate: &gate.name, action: before, result: &result };
+                tell(&self.machine, &self.context, &mut self.events, kind);
+                return Ok(result);
+            }
+            Ok(Err(error)) => (Chain(&*error).to_string(), false, Some(error)),
+            Err(panic) => (panic_text(&*panic), true, None),
+        };
+        let gate = gate.name.to_string();
+        Err(ErrorKind::GateFailed { gate, reason, panicked, source }.into())
+    }
+
+    /// One action, or its skipping.
+    pub(super) async fn step(&mut self) -> Result<()> {
+        if self.acted {
+            self.check_lock().await?;
+        }
+        let index = self.context.next;
+        let first = self.context.plan.as_ref().map_or(0, |plan| plan.first);
+        let Some(script) = self.script.clone() else { return Ok(()) };
+        let Some(action) = script.actions.get(index - first) else {
+            return self.finish(Status::Completed, None).await;
+        };
+        let last = index - first + 1 == script.actions.len();
+        if let Some(gate) = &action.gate {
+            match self.ask(gate, Some(&action.name)).await {
+                Ok(GateResult::Allow) => {}
+                Ok(result) => return self.skip(action, gate, &result, last).await,
+                Err(error) => return Err(self.fail(error).await),
+            }
+        }
+        let began = EventKind::ActionExecuting { action: &action.name, index };
+        tell(&self.machine, &self.context, &mut self.events, began);
+        let fence = self.guard.as_ref().map(|guard| guard.fence());
+        let at = ActionContext { transition: self.context.clone(), index, fence };
+        let started_at = self.now();
+        self.acted = true;
+        let result = match self.perform(action, at).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(error)) => return Err(self.fail(error).await),
+            Err(lost) => return Err(self.leave(lost).await),
+        };
+        let ActionResult { execution, state, metadata, pause } = result;
+        let ended_at = self.machine.clock.wall();
+        self.fresh = true;
+        let context = self.change();
+        context.updated_at = ended_at;
+        context.next = index + 1;
+        if let Some(state) = state {
+            context.state = state;
+        }
+        let metadata = metadata.map(|metadata| *metadata);
+        let ended = execution != Execution::Continue;
+        if ended {
+            context.metadata.clone_from(&metadata);
+        }
+        if context.actions.capacity() == 0 {
+            context.actions.reserve_exact(script.actions.len().min(16));
+        }
+        context.actions.push(ActionExecution {
+            action: action.name.clone(),
+            index,
+            execution,
+            metadata,
+            started_at,
+            ended_at,
+        });
+        let took = match self.machine.observers.is_empty() {
+            true => Duration::ZERO, // nobody will see it
+            false => (ended_at - started_at).to_std().unwrap_or_default(),
+        };
+        let kind = EventKind::ActionExecuted { action: &action.name, index, execution, took };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        match execution {
+            Execution::Continue if last => self.finish(Status::Completed, None).await,
+            Execution::Continue if self.machine.store.is_none() => Ok(()),
+            Execution::Continue => self.enter().await,
+            Execution::Stop => self.finish(Status::Stopped, None).await,
+            Execution::Pause => self.pause(pause.map(|pause| *pause).unwrap_or_default()).await,
+        }
+    }
+
+    async fn skip(
+        &mut self,
+        action: &AnyAction<S>,
+        gate: &AnyGate<S>,
+        result: &GateResult,
+        last: bool,
+    ) -> Result<()> {
+        let context = self.change();
+        let index = context.next;
+        context.next += 1;
+        context.skips.push(ActionSkip {
+            action: action.name.clone(),
+            index,
+            gate: gate.name.clone(),
+            verdict: result.verdict(),
+            message: result.message().map(str::to_owned),
+            at: context.updated_at,
+        });
+        let kind = EventKind::ActionSkipped { action: &action.name, index, result };
+        tell(&self.machine, &self.context, &mut self.events, kind);
+        if last { self.finish(Status::Completed, None).await } else { Ok(()) }
+    }
+
+    /// The action itself. The outer error says that the context is not ours any more.
+    async fn perform(
+        &self,
+        action: &AnyAction<S>,
+        at: ActionContext<S>,
+    ) -> Result<Result<ActionResult<S>>> {
+        let index = at.index;
+        let answer = match catch_unwind(AssertUnwindSafe(|| action.execute_now(&at))) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => {
+                let work = AssertUnwindSafe(async { action.execute(at).await }).catch_unwind();
+                match &self.run {
+                    None => work.await,
+                    Some(_) => self.beside_heartbeat(work).await?,
+                }
+            }
+            Err(panic) => Err(panic),
+        };
+        let (reason, panicked, source): (String, bool, Option<BoxError>) = match answer {
+            Ok(Ok(result)) => return Ok(Ok(result)),
+            Ok(Err(error)) => (Chain(&*error).to_string(), false, Some(error)),
+            Err(panic) => (panic_text(&*panic), true, None),
+        };
+        let action = action.name.to_string();
+        Ok(Err(ErrorKind::ActionFailed { action, index, reason, panicked, source }.into()))
+    }
+
+    /// Ends it as called off, if whoever claimed it was told so.
+    pub(super) async fn called_off(&mut self) -> Result<bool> {
+        let Some(reason) = self.cancelled.take() else { return Ok(false) };
+        self.forget_lock().await;
+        self.cancel_with(&reason).await?;
+        Ok(true)
+    }
+
+    /// Ends it as called off.
+    pub(super) async fn cancel_with(&mut self, reason: &str) -> Result<()> {
+        self.finish(Status::Cancelled, Some(json!({"cancelled": reason}))).await
+    }
+}
+
+/// That a conflict is another's success.
+pub(super) fn not_ours<S: State>(worker: &StateWorker<S>) -> Error {
+    let (id, expected) = (worker.context.id, worker.context.revision);
+    ErrorKind::ContextConflict { id, expected, found: None }.into()
+}

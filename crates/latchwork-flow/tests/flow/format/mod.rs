@@ -1,0 +1,130 @@
+//! The stored form, version by version: what was written once must be read for ever.
+//!
+//! The files beside this one are as they were written by the version in their name. They are never
+//! changed; a new version adds its own.
+
+use latchwork_flow::{
+    ActionResult, CONTEXT_FORMAT, EntityKey, JsonState, OnTimeout, Pause, StateMachine, Status,
+    TransitionContext, Woken,
+};
+use latchwork_lock::{InMemoryLockProvider, Locks};
+use serde_json::{Value, json};
+
+const PAUSED: &str = include_str!("v1-paused.json");
+const RUNNING: &str = include_str!("v1-running.json");
+const PENDING: &str = include_str!("v1-pending.json");
+const FAILED: &str = include_str!("v1-failed.json");
+
+fn machine() -> StateMachine<JsonState> {
+    StateMachine::builder("publish")
+        .definition(3)
+        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .action_fn("ask", |_| async { Ok(ActionResult::proceed()) })
+        .action_fn("notify", |_| async { Ok(ActionResult::proceed()) })
+        .action(latchwork_flow::MergeDelta)
+        .build()
+        .unwrap()
+}
+
+fn read(text: &str) -> TransitionContext<JsonState> {
+    machine().read_context(text).unwrap()
+}
+
+#[test]
+fn f06_a_paused_context_of_version_1_is_read() {
+    let context = read(PAUSED);
+    assert_eq!(context.id().to_string(), "01999c2e-5c00-7000-8000-00000000c0de");
+    assert_eq!(
+        (context.status(), context.revision(), context.definition()),
+        (Status::Paused, 4, 2)
+    );
+    assert_eq!(context.state().get("status"), Some(&json!("draft")));
+    assert_eq!(context.delta().get("status"), Some(&json!("published")));
+    assert_eq!(context.metadata(), Some(&json!({"job": 7})));
+    let left: Vec<_> = context.remaining_actions().iter().map(|name| &**name).collect();
+    assert_eq!((left, context.next_index()), (vec!["notify", "merge_delta"], 2));
+    assert_eq!(context.gate_evaluations().len(), 2);
+    assert_eq!(context.action_executions()[0].action.as_ref(), "ask");
+    assert_eq!(context.action_skips()[0].index, 1);
+    let paused = context.paused().unwrap();
+    assert_eq!(paused.signal.as_deref(), Some("approved"));
+    assert_eq!(paused.timeout.unwrap().then, OnTimeout::Stop);
+    let lock = context.lock_state();
+    assert_eq!((lock.key.as_deref(), lock.fence.unwrap().get()), (Some("flow:entity:ORD-1"), 41));
+}
+
+#[test]
+fn f06_other_contexts_of_version_1_are_read() {
+    let running = read(RUNNING);
+    assert_eq!((running.status(), running.remaining_actions().len()), (Status::Running, 1));
+    assert!(matches!(running.woken(), Some(Woken::Signal { name, .. }) if name == "approved"));
+    let pending = read(PENDING);
+    assert_eq!((pending.status(), pending.remaining_actions().len()), (Status::Pending, 0));
+    let failed = read(FAILED);
+    assert_eq!(failed.failure().unwrap().code, "action_failed");
+}
+
+#[test]
+fn f06_what_is_written_today_is_what_was_written_then() {
+    for text in [PAUSED, RUNNING, PENDING, FAILED] {
+        let written: Value = serde_json::from_str(&read(text).to_json().unwrap()).unwrap();
+        let before: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(written, before, "a change of the form needs a new version beside this one");
+    }
+    assert_eq!(CONTEXT_FORMAT, 1, "a new version needs files of its own here");
+}
+
+#[tokio::test]
+async fn f06_a_context_of_version_1_goes_on() {
+    // Its lock is long gone, so it is recovered.
+    let machine = machine();
+    let context = machine.read_context(PAUSED).unwrap();
+    let mut worker = machine.from_context(context).unwrap();
+    assert_eq!(worker.execute().await.unwrap_err().code(), "lock_lost");
+    let done = worker
+        .execute_or_reacquire(|context| async move {
+            Ok(latchwork_flow::Reloaded::GoOn(context.state().clone()))
+        })
+        .await
+        .unwrap();
+    assert!(done.is_completed());
+    assert_eq!(done.state().get("status"), Some(&json!("published")));
+}
+
+#[tokio::test]
+async fn f06_a_pause_writes_what_the_files_show() {
+    // The fields of the files are those that are really written.
+    let machine = StateMachine::<JsonState>::builder("publish")
+        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .gate_fn("open", |_, _| latchwork_flow::GateResult::Allow)
+        .action_fn("ask", |_| async {
+            let hour = std::time::Duration::from_secs(3_600);
+            let pause = Pause::new().on_signal("approved").timeout(hour, OnTimeout::Stop);
+            Ok(ActionResult::pause(pause).metadata(json!({"job": 7})))
+        })
+        .build()
+        .unwrap();
+    let state = JsonState::new(json!({"id": "ORD-1"})).unwrap();
+    let paused = machine.transition(state, Default::default()).execute().await.unwrap();
+    let written: Value = serde_json::from_str(&paused.to_json().unwrap()).unwrap();
+    let before: Value = serde_json::from_str(PAUSED).unwrap();
+    let fields = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .cloned()
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    };
+    assert_eq!(fields(&written), fields(&before));
+    for field in ["lease", "paused"] {
+        assert_eq!(fields(&written[field]), fields(&before[field]), "{field}");
+    }
+    for field in ["gates", "actions"] {
+        assert!(fields(&before[field][0]).iter().all(|name| {
+            fields(&written[field][0]).contains(name) || ["action", "message"].contains(&&**name)
+        }));
+    }
+}

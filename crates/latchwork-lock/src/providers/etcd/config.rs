@@ -1,0 +1,236 @@
+//! From an address to a provider.
+
+use std::time::Duration;
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use percent_encoding::percent_decode_str;
+use url::{Url, form_urlencoded};
+
+use super::connection::Link;
+use super::provider::EtcdLockProvider;
+use super::record::Names;
+use super::store::Store;
+use super::watcher;
+use crate::key::has_control;
+use crate::{Error, Result};
+
+const OPENING: &str = "connecting";
+
+/// Where etcd's clients knock.
+const PORT: u16 = 2379;
+
+const FORM: &str = "write etcd://host:2379,host:2379/prefix, or etcds://… for TLS";
+
+/// What an address says. It may carry a password, so it has no `Debug`.
+pub(super) struct Address {
+    pub(super) endpoints: Vec<String>,
+    pub(super) options: ConnectOptions,
+    root: String,
+}
+
+/// Opens what `etcd://…` names.
+pub(super) async fn connect(address: &str) -> Result<EtcdLockProvider> {
+    let mut address = Address::parse(address)?;
+    let names = Names::new(&std::mem::take(&mut address.root));
+    open(Link::own(address), names).await
+}
+
+/// Uses a client that the caller has made.
+pub(super) async fn from_client(client: Client, root: &str) -> Result<EtcdLockProvider> {
+    if has_control(root) {
+        return Err(Error::invalid_argument("prefix", "it has control characters"));
+    }
+    open(Link::given(client), Names::new(root)).await
+}
+
+async fn open(link: Link, names: Names) -> Result<EtcdLockProvider> {
+    watcher::run(OPENING, async move {
+        link.check(OPENING).await?;
+        Ok(EtcdLockProvider::of(Store::new(link, names)))
+    })
+    .await
+}
+
+impl Address {
+    pub(super) fn is_tls(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
+    }
+
+    /// No message repeats the address: it may have a password in it.
+    pub(super) fn parse(address: &str) -> Result<Self> {
+        let (scheme, rest) = address.split_once("://").ok_or_else(|| bad(FORM))?;
+        let tls = match scheme {
+            "etcd" => false,
+            "etcds" => true,
+            _ => return Err(bad(FORM)),
+        };
+        if rest.contains('#') {
+            return Err(bad("a `#` in it must be written %23"));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = match place.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, place),
+        };
+        let scheme = if tls { "https" } else { "http" };
+        let endpoints = hosts.split(',').map(|host| endpoint(scheme, host));
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(Duration::from_secs(2))
+            // Not more often than every five seconds, or the server takes it for an attack.
+            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(3))
+            .with_keep_alive_while_idle(true)
+            // A member that was cut off from the others must not feign that nothing happens.
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some(user) = user {
+            let (name, password) = user
+                .split_once(':')
+                .ok_or_else(|| bad("a user needs a password: write etcd://user:password@host/"))?;
+            options = options.with_user(decoded(name)?, decoded(password)?);
+        }
+        let tls_options = Certificates::parse(query)?;
+        options = match (tls, tls_options) {
+            (true, certificates) => options.with_tls(certificates.load()?),
+            (false, certificates) if certificates.any() => {
+                return Err(bad("certificates are for etcds://, which is etcd over TLS"));
+            }
+            (false, _) => options,
+        };
+        let mut root = decoded(path)?;
+        if has_control(&root) {
+            return Err(bad("its prefix has control characters"));
+        }
+        if !root.is_empty() && !root.ends_with('/') {
+            root.push('/');
+        }
+        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, root })
+    }
+}
+
+/// What the address says of TLS: files in PEM form.
+#[derive(Default)]
+struct Certificates {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    domain: Option<String>,
+}
+
+impl Certificates {
+    fn parse(query: &str) -> Result<Self> {
+        let mut found = Certificates::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            let place = match &*name {
+                "ca" => &mut found.ca,
+                "cert" => &mut found.cert,
+                "key" => &mut found.key,
+                "domain" => &mut found.domain,
+                other => {
+                    return Err(bad(format!(
+                        "there is no option {other:?}; there are ca=FILE, cert=FILE, key=FILE and \
+                         domain=NAME"
+                    )));
+                }
+            };
+            *place = Some(value.into_owned());
+        }
+        Ok(found)
+    }
+
+    fn any(&self) -> bool {
+        [&self.ca, &self.cert, &self.key, &self.domain].into_iter().any(Option::is_some)
+    }
+
+    fn load(&self) -> Result<TlsOptions> {
+        let mut tls = match &self.ca {
+            Some(file) => TlsOptions::new().ca_certificate(Certificate::from_pem(pem(file)?)),
+            None => TlsOptions::new().with_enabled_roots(),
+        };
+        tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => tls.identity(Identity::from_pem(pem(cert)?, pem(key)?)),
+            (None, None) => tls,
+            _ => return Err(bad("cert=FILE and key=FILE go together")),
+        };
+        if let Some(domain) = &self.domain {
+            tls = tls.domain_name(domain);
+        }
+        Ok(tls)
+    }
+}
+
+fn pem(file: &str) -> Result<Vec<u8>> {
+    let bytes =
+        std::fs::read(file).map_err(|error| bad(format!("{file:?} cannot be read ({error})")))?;
+    // Found out here, and not as a connection that never comes.
+    if !bytes.windows(10).any(|part| part == b"-----BEGIN") {
+        return Err(bad(format!("{file:?} is not in PEM form")));
+    }
+    Ok(bytes)
+}
+
+fn endpoint(scheme: &str, host: &str) -> Result<String> {
+    if host.is_empty() {
+        return Err(bad(format!("a host is missing; {FORM}")));
+    }
+    let wrong = || bad(format!("a host or its port is not legal; {FORM}"));
+    // Under a scheme that has no port of its own, or the parser would leave out what equals it.
+    let url = Url::parse(&format!("etcd://{host}")).map_err(|_| wrong())?;
+    let name = url.host_str().filter(|name| !name.is_empty()).ok_or_else(wrong)?;
+    Ok(format!("{scheme}://{name}:{}", url.port().unwrap_or(PORT)))
+}
+
+fn decoded(part: &str) -> Result<String> {
+    let text = percent_decode_str(part).decode_utf8();
+    text.map(|text| text.into_owned()).map_err(|_| bad("a %XX in it is not UTF-8"))
+}
+
+fn bad(reason: impl Into<String>) -> Error {
+    Error::invalid_argument("url", reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(address: &str) -> (Vec<String>, String) {
+        let address = Address::parse(address).expect(address);
+        (address.endpoints, address.root)
+    }
+
+    #[test]
+    fn an_address_names_members_and_a_prefix() {
+        assert_eq!(
+            parsed("etcd://a:2379,b,[::1]:80/app/x"),
+            (
+                vec!["http://a:2379".into(), "http://b:2379".into(), "http://[::1]:80".into()],
+                "app/x/".into()
+            )
+        );
+        assert_eq!(parsed("etcds://a"), (vec!["https://a:2379".into()], String::new()));
+        assert_eq!(parsed("etcd://me:p%40ss@a/").0, ["http://a:2379"]);
+    }
+
+    #[test]
+    fn a_bad_address_says_what_is_wrong_and_shows_no_secret() {
+        for (bad, told) in [
+            ("etcd://", "a host is missing"),
+            ("etcd://a,,b", "a host is missing"),
+            ("etcd://a:port", "not legal"),
+            ("etcd://a:99999", "not legal"),
+            ("etcd://secret@a", "needs a password"),
+            ("etcd://me:secret@a?ca=/x", "etcds://"),
+            ("etcd://me:secret@a?passwort=secret", "no option"),
+            ("etcds://a?cert=/x", "go together"),
+            ("etcds://a?ca=/nowhere/ca.pem", "cannot be read"),
+            ("etcds://a?ca=/proc/self/comm", "not in PEM form"),
+            ("etcd://a/x%00y", "control characters"),
+            ("etcd://a/x#y", "%23"),
+        ] {
+            let error = Address::parse(bad).err().expect(bad);
+            assert_eq!(error.code(), "invalid_argument", "{bad}: {error}");
+            assert!(error.to_string().contains(told), "{bad}: {error}");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The driver's errors as ours.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use crate::Error;
+
+/// The provider's name in messages.
+pub(super) const NAME: &str = "etcd";
+
+/// What can come of a question.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    /// The server's lease that an entry should hang on is gone. Nothing was changed.
+    LeaseGone,
+    /// The server did not answer, or not with an answer: whether it heard us is not known.
+    Lost(Error),
+    /// It refused. Nothing was changed.
+    Refused(Error),
+}
+
+impl Wrong {
+    pub(super) fn of(during: &'static str, error: etcd_client::Error) -> Self {
+        if is_lease_gone(&error) {
+            return Wrong::LeaseGone;
+        }
+        let error = driver(during, error);
+        if error.is_temporary() { Wrong::Lost(error) } else { Wrong::Refused(error) }
+    }
+
+    /// Nobody answered in time.
+    pub(super) fn silence(during: &'static str, after: Duration) -> Self {
+        let reason = format!("no answer within {after:?}");
+        Wrong::Lost(Error::unavailable(NAME, during, reason, None))
+    }
+
+    pub(super) fn error(self, during: &'static str) -> Error {
+        match self {
+            Wrong::Lost(error) | Wrong::Refused(error) => error,
+            Wrong::LeaseGone => {
+                let reason = "a lease ended on the way to the server; asking again makes a new one";
+                Error::unavailable(NAME, during, reason, None)
+            }
+        }
+    }
+}
+
+/// gRPC's numbers.
+mod code {
+    pub(super) const CANCELLED: i32 = 1;
+    pub(super) const UNKNOWN: i32 = 2;
+    pub(super) const DEADLINE_EXCEEDED: i32 = 4;
+    pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const RESOURCE_EXHAUSTED: i32 = 8;
+    pub(super) const ABORTED: i32 = 10;
+    pub(super) const UNIMPLEMENTED: i32 = 12;
+    pub(super) const INTERNAL: i32 = 13;
+    pub(super) const UNAVAILABLE: i32 = 14;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
+}
+
+fn is_lease_gone(error: &etcd_client::Error) -> bool {
+    matches!(error, etcd_client::Error::GRpcStatus(status)
+        if status.code() as i32 == code::NOT_FOUND && status.message().contains("lease"))
+}
+
+/// An error of the driver. Its texts have no secrets: it never repeats what it was given.
+pub(super) fn driver(during: &'static str, error: etcd_client::Error) -> Error {
+    use etcd_client::Error as Driver;
+    let (reason, temporary) = match &error {
+        Driver::GRpcStatus(status) => {
+            match refused(status.code() as i32, status.message()) {
+                Some(reason) => (reason, false),
+                // The transport hides its own troubles behind a status.
+                None => transport(status.message(), status.source()),
+            }
+        }
+        Driver::TransportError(inner) => transport("no connection", inner.source()),
+        Driver::IoError(inner) => (inner.to_string(), true),
+        Driver::WatchError(_) | Driver::LeaseKeepAliveError(_) => (error.to_string(), true),
+        other => (other.to_string(), false),
+    };
+    let source = Some(Box::new(error) as _);
+    if temporary {
+        Error::unavailable(NAME, during, reason, source)
+    } else {
+        Error::backend(NAME, during, reason, source)
+    }
+}
+
+/// What a server says when trying again will not help, and what to do about it.
+fn refused(code: i32, message: &str) -> Option<String> {
+    let message = message.strip_prefix("etcdserver: ").unwrap_or(message);
+    let reason = match code {
+        code::PERMISSION_DENIED => format!(
+            "{message}: the user may not read and write the keys there; give one of its roles \
+             `readwrite` on the prefix (etcdctl role grant-permission --prefix)"
+        ),
+        _ if message.contains("user name is empty") => {
+            "the server demands a user: write etcd://user:password@host/".to_owned()
+        }
+        _ if message.contains("invalid user ID or password") => "wrong user or password".to_owned(),
+        _ if message.contains("authentication is not enabled") => {
+            "the server knows no users: leave user and password out of the address".to_owned()
+        }
+        code::RESOURCE_EXHAUSTED if message.contains("space exceeded") => format!(
+            "{message}: the server is full; compact and defragment it, then disarm its alarm"
+        ),
+        code::UNIMPLEMENTED => {
+            format!("it is no etcd server, or one older than 3.4 ({message})")
+        }
+        code::UNAVAILABLE
+        | code::DEADLINE_EXCEEDED
+        | code::CANCELLED
+        | code::UNKNOWN
+        | code::RESOURCE_EXHAUSTED
+        | code::ABORTED
+        | code::INTERNAL
+        | code::UNAUTHENTICATED => {
+            return None;
+        }
+        _ => message.to_owned(),
+    };
+    Some(reason)
+}
+
+/// Tells what ails a connection by the innermost errors, which alone know. The flag says whether
+/// it may pass.
+fn transport(message: &str, source: Option<&(dyn std::error::Error + 'static)>) -> (String, bool) {
+    let mut told = message.to_owned();
+    let mut next = source;
+    while let Some(error) = next {
+        let text = error.to_string();
+        if !told.contains(&text) {
+            told = format!("{told}: {text}");
+        }
+        next = error.source();
+    }
+    let about = |hint: &str| (format!("{told}; {hint}"), false);
+    if told.contains("invalid peer certificate") {
+        return about("the server's certificate is not trusted: name its authority with ca=FILE");
+    }
+    if told.contains("received fatal alert") {
+        return about(
+            "the server refuses the TLS connection: does it demand a client certificate \
+             (cert=FILE and key=FILE), signed by its own authority?",
+        );
+    }
+    if told.contains("corrupt message") {
+        return about("the server speaks no TLS: write etcd:// and not etcds://");
+    }
+    let strange =
+        ["invalid HTTP version", "frame with invalid size", "http2 error: connection error"];
+    if strange.iter().any(|what| told.contains(what)) && !told.contains("GOAWAY") {
+        return about(
+            "it does not answer as an etcd server does: name its client port, 2379 as a rule",
+        );
+    }
+    (told, true)
+}
+
+/// An entry that another program must have written.
+pub(super) fn unreadable(during: &'static str, what: impl std::fmt::Display) -> Error {
+    Error::backend(
+        NAME,
+        during,
+        format!(
+            "an entry of the key is not readable ({what}); nothing was changed; let all \
+             processes that lock here run the same version"
+        ),
+        None,
+    )
+}

@@ -1,0 +1,384 @@
+//! The lanes to the server: many requests of this process in one message.
+//!
+//! A runtime with several threads has a lane of its own, which it drives itself: to wake another
+//! thread and be woken by it costs more than all the rest. All others share one on the provider's
+//! own thread.
+//!
+//! Nobody waits for company: while hardly anything is under way, whoever asks sends its own message.
+//! What comes while much is under way goes out together, as soon as one message is answered.
+//! The order is kept, so a release never overtakes the request that it follows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
+use tokio::runtime::{self, Handle, RuntimeFlavor};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::release::Release;
+use super::scripts::{self, Operation};
+use super::watch::Claim;
+use super::{error, watcher};
+use crate::{Error, Result};
+
+/// The most members of one message: others must not wait long for it inside the server.
+pub(super) const LARGEST: usize = 64;
+
+/// How many messages may be under way before what comes is held together.
+const UNDER_WAY: usize = 4;
+
+/// How many may be under way for one more to be sent by whoever asks.
+const FEW: usize = 2;
+
+/// How long a server may take to answer, and to be reached.
+const ANSWER: Duration = Duration::from_secs(3);
+const REACH: Duration = Duration::from_secs(2);
+
+const DURING: &str = "asking the server";
+
+/// One operation on one lock; the head of the script says what its parts are.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub(super) lock: String,
+    pub(super) operation: Operation,
+    pub(super) id: String,
+    pub(super) ttl: u64,
+    pub(super) option: String,
+    pub(super) record: String,
+}
+
+/// What the server said to one member.
+pub(super) struct Answer {
+    pub(super) value: Value,
+    /// Whether the same was asked before, and the answer got lost.
+    pub(super) again: bool,
+}
+
+/// Who wants to know.
+pub(super) enum Reply {
+    Tell(oneshot::Sender<Result<Answer>>),
+    Release(Release),
+    Claim(Claim),
+}
+
+pub(super) struct Job {
+    pub(super) member: Member,
+    pub(super) reply: Reply,
+}
+
+/// Where to put requests. With it, its lanes end.
+pub(super) struct Lanes {
+    own: Arc<Lane>,
+    /// Those of the caller's runtimes.
+    others: Mutex<Vec<(runtime::Id, Arc<Lane>)>>,
+}
+
+struct Lane {
+    jobs: UnboundedSender<Job>,
+    way: Arc<Way>,
+}
+
+/// What those share who send on one lane.
+struct Way {
+    line: Arc<Line>,
+    client: Arc<str>,
+    /// How many messages are under way.
+    messages: AtomicUsize,
+    /// How many jobs wait to be sent.
+    queued: AtomicUsize,
+}
+
+impl Lanes {
+    pub(super) fn open(line: Arc<Line>, client: Arc<str>) -> Result<Lanes> {
+        Ok(Lanes { own: Lane::open(watcher::runtime()?, line, client), others: Mutex::default() })
+    }
+
+    /// Asks; dropping the future before it was sent takes the question back.
+    pub(super) async fn ask(&self, during: &'static str, member: Member) -> Result<Answer> {
+        if let Some(here) = self.here()
+            && let Some(_message) = here.way.alone()
+        {
+            let answers = here.way.exchange(std::slice::from_ref(&member)).await;
+            let mut answers = answers.map_err(|failure| failure.told())?;
+            return answers.pop().unwrap_or_else(|| Err(error::unreadable(during)));
+        }
+        let (tell, told) = oneshot::channel();
+        self.put(Job { member, reply: Reply::Tell(tell) });
+        told.await.map_err(|_| error::gone(during))?
+    }
+
+    /// Asks without waiting for the answer.
+    pub(super) fn put(&self, mut job: Job) {
+        if let Some(here) = self.here() {
+            match here.put(job) {
+                None => return,
+                Some(back) => job = back, // that runtime is about to end
+            }
+        }
+        if let Some(back) = self.own.put(job) {
+            back.reply.answer(Err(error::gone(DURING)));
+        }
+    }
+
+    /// The lane of the runtime that we are in. With one thread only, whoever blocks it would stop the
+    /// lane for all, so such a runtime has none.
+    fn here(&self) -> Option<Arc<Lane>> {
+        let here = Handle::try_current().ok()?;
+        if here.runtime_flavor() != RuntimeFlavor::MultiThread {
+            return None;
+        }
+        let id = here.id();
+        let mut others = self.others.lock();
+        if let Some((_, known)) = others.iter().find(|(other, _)| *other == id) {
+            return Some(known.clone());
+        }
+        // What is left of runtimes that have ended.
+        others.retain(|(_, lane)| !lane.jobs.is_closed());
+        let way = &self.own.way;
+        let lane = Lane::open(&here, Arc::new(way.line.another()), way.client.clone());
+        others.push((id, lane.clone()));
+        Some(lane)
+    }
+}
+
+impl Lane {
+    fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Arc<Lane> {
+        let (jobs, incoming) = unbounded_channel();
+        let way = Way { line, client, messages: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
+        let way = Arc::new(way);
+        runtime.spawn(pump(way.clone(), incoming));
+        Arc::new(Lane { jobs, way })
+    }
+
+    /// Gives the job back if nobody will send it.
+    fn put(&self, job: Job) -> Option<Job> {
+        self.way.queued.fetch_add(1, Ordering::Relaxed);
+        self.jobs.send(job).err().map(|back| back.0)
+    }
+}
+
+/// A message that is under way, as long as this lives.
+struct Message<'a>(&'a Way);
+
+impl Drop for Message<'_> {
+    fn drop(&mut self) {
+        self.0.messages.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Way {
+    /// Leave to send a message by oneself, when next to nothing is under way.
+    fn alone(&self) -> Option<Message<'_>> {
+        let quiet =
+            self.queued.load(Ordering::Relaxed) == 0 && self.messages.load(Ordering::Relaxed) < FEW;
+        quiet.then(|| self.message())
+    }
+
+    fn message(&self) -> Message<'_> {
+        self.messages.fetch_add(1, Ordering::Relaxed);
+        Message(self)
+    }
+
+    /// Sends one message, and gives an answer for each member.
+    async fn exchange(&self, members: &[Member]) -> Result<Vec<Result<Answer>>, Failure> {
+        let mut again = false;
+        let answers = loop {
+            let hash = self.line.script();
+            let command = scripts::call(&hash, &self.client, members);
+            match self.line.send(&command).await {
+                Ok(Value::Array(answers)) if answers.len() == members.len() => break answers,
+                Ok(_) => return Err(Failure(None)),
+                // A restart forgot the script. Nothing was done.
+                Err(failure) if is_unknown_script(&failure) => {
+                    self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
+                }
+                // The server may be back already. All can be asked again: the token tells.
+                Err(failure) if failure.is_connection_dropped() && !again => again = true,
+                Err(failure) => return Err(Failure(Some(failure))),
+            }
+        };
+        let mut told = Vec::with_capacity(answers.len());
+        for value in answers {
+            told.push(match said_wrong(&value) {
+                None => Ok(Answer { value, again }),
+                Some(said) => {
+                    if said.contains("READONLY") {
+                        self.line.forget().await;
+                    }
+                    Err(error::script(DURING, &said))
+                }
+            });
+        }
+        Ok(told)
+    }
+}
+
+impl Reply {
+    fn is_wanted(&self) -> bool {
+        !matches!(self, Reply::Tell(tell) if tell.is_closed())
+    }
+
+    fn answer(self, answer: Result<Answer>) {
+        match self {
+            Reply::Tell(tell) => drop(tell.send(answer)),
+            Reply::Release(release) => release.tried(answer),
+            Reply::Claim(claim) => claim.answered(answer),
+        }
+    }
+}
+
+/// What concerns all members of a message: the driver's error, or an answer that is none.
+struct Failure(Option<RedisError>);
+
+impl Failure {
+    fn told(&self) -> Error {
+        match &self.0 {
+            Some(failure) => error::driver(DURING, failure.clone()),
+            None => error::unreadable(DURING),
+        }
+    }
+}
+
+async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
+    let mut under_way = FuturesUnordered::new();
+    let mut jobs: Vec<Job> = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            Some(()) = under_way.next(), if !under_way.is_empty() => {}
+            got = incoming.recv_many(&mut jobs, LARGEST), if under_way.len() < UNDER_WAY => {
+                if got == 0 {
+                    break;
+                }
+                way.queued.fetch_sub(got, Ordering::Relaxed);
+                let (members, replies): (Vec<_>, Vec<_>) = jobs
+                    .drain(..)
+                    .filter(|job| job.reply.is_wanted())
+                    .map(|job| (job.member, job.reply))
+                    .unzip();
+                if !members.is_empty() {
+                    under_way.push(send(&way, members, replies));
+                }
+            }
+        }
+    }
+    while under_way.next().await.is_some() {}
+}
+
+/// Sends one message and gives everybody an answer.
+async fn send(way: &Way, members: Vec<Member>, replies: Vec<Reply>) {
+    let _message = way.message();
+    match way.exchange(&members).await {
+        Ok(answers) => {
+            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told))
+        }
+        Err(failure) => replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()))),
+    }
+}
+
+/// What the script says went wrong with one member.
+fn said_wrong(value: &Value) -> Option<String> {
+    match value.as_sequence()? {
+        [Value::BulkString(mark), Value::BulkString(said)] if mark == b"!" => {
+            Some(String::from_utf8_lossy(said).into())
+        }
+        _ => None,
+    }
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoScript)
+}
+
+/// A connection that can be used by several at a time.
+pub(super) trait Connection: ConnectionLike + Send + Sync {
+    fn share(&self) -> Box<dyn Connection>;
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connection for C {
+    fn share(&self) -> Box<dyn Connection> {
+        Box::new(self.clone())
+    }
+}
+
+/// The connection to the server, opened again when it is lost.
+pub(super) struct Line {
+    pub(super) client: Client,
+    /// The caller's own, which opens itself again.
+    given: Option<Box<dyn Connection>>,
+    /// Ours, with a number by which it is forgotten once.
+    open: tokio::sync::Mutex<(u64, Option<MultiplexedConnection>)>,
+    /// The name that the server gave the script.
+    script: Arc<Mutex<Arc<str>>>,
+}
+
+impl Line {
+    pub(super) fn new(client: Client, given: Option<Box<dyn Connection>>) -> Self {
+        let script = Arc::new(Mutex::new("".into()));
+        Line { client, given, open: Default::default(), script }
+    }
+
+    /// One more to the same server, with the caller's connection or a new one.
+    fn another(&self) -> Self {
+        let given = self.given.as_ref().map(|given| given.share());
+        let (client, script) = (self.client.clone(), self.script.clone());
+        Line { client, given, open: Default::default(), script }
+    }
+
+    /// Sends a command and waits for its answer.
+    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
+        let (mut connection, number) = self.connection().await?;
+        let answer = connection.req_packed_command(command).await.and_then(Value::extract_error);
+        // What was cut may look alive for long: whoever is silent is not asked again. A demoted
+        // server stays what it is; behind its address there may be another one.
+        let forget = |e: &RedisError| {
+            e.is_unrecoverable_error() || e.is_io_error() || e.code() == Some("READONLY")
+        };
+        if answer.as_ref().is_err_and(forget) {
+            let mut open = self.open.lock().await;
+            if open.0 == number {
+                open.1 = None;
+            }
+        }
+        answer
+    }
+
+    /// Whoever asks next opens another connection: behind the same address there may be another
+    /// server by now.
+    async fn forget(&self) {
+        self.open.lock().await.1 = None;
+    }
+
+    /// Lets the server keep the script.
+    pub(super) async fn load(&self) -> RedisResult<()> {
+        let hash: String = redis::from_redis_value(self.send(&scripts::load()).await?)?;
+        *self.script.lock() = hash.into();
+        Ok(())
+    }
+
+    fn script(&self) -> Arc<str> {
+        self.script.lock().clone()
+    }
+
+    async fn connection(&self) -> RedisResult<(Box<dyn Connection>, u64)> {
+        if let Some(given) = &self.given {
+            return Ok((given.share(), 0));
+        }
+        let mut open = self.open.lock().await;
+        if let (number, Some(connection)) = &*open {
+            return Ok((connection.share(), *number));
+        }
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(REACH))
+            .set_response_timeout(Some(ANSWER));
+        let new = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        *open = (open.0 + 1, Some(new.clone()));
+        Ok((Box::new(new), open.0))
+    }
+}

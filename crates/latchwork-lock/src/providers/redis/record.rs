@@ -1,0 +1,135 @@
+//! What is stored of one who holds or waits, and the rules of a key made of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use redis::Value;
+use sha2::{Digest, Sha256};
+
+use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::{AcquireRequest, Fence, Holder, Inspection, Mode, Moment, Owner, Token};
+
+/// The identity of a token in a store that others may read: not the token.
+pub(super) fn id(token: Token) -> Id {
+    let hash = Sha256::digest(token.expose().to_be_bytes());
+    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
+}
+
+/// An identity as it is stored: always of the same length.
+pub(super) fn hex(id: Id) -> String {
+    // Digit by digit, since the general way takes long for so wide a number.
+    (0..32)
+        .rev()
+        .map(|at| char::from(b"0123456789abcdef"[(id >> (at * 4)) as usize & 15]))
+        .collect()
+}
+
+/// What the script keeps of whoever asks; the script's head names its parts.
+pub(super) fn record(request: &AcquireRequest, client: &str, process: &str) -> String {
+    let mode = match request.mode {
+        Mode::Exclusive => 'x',
+        Mode::Shared => 's',
+    };
+    format!(
+        "{mode}\n{}\n{client}\n{}\n{process}\n{}",
+        micros(request.ttl),
+        request.owner.as_ref().map_or("", Owner::as_str),
+        request.note.as_deref().unwrap_or_default(),
+    )
+}
+
+/// Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
+fn micros(ttl: Duration) -> u64 {
+    millis(ttl) * 1_000
+}
+
+/// Rounded up too.
+pub(super) fn millis(ttl: Duration) -> u64 {
+    // A number of the script must stay whole: some tens of years are enough.
+    u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(1 << 40)
+}
+
+/// Who holds and who waits, from the answer to an inspection; none where that is not readable.
+pub(super) fn inspection(key: &str, answer: &Value) -> Option<Inspection> {
+    let [Value::Int(now), Value::Array(holders), Value::Array(waiters)] = answer.as_sequence()?
+    else {
+        return None;
+    };
+    let now = moment(*now);
+    let mut rules = Rules::<String>::default();
+    for pair in holders.chunks(2) {
+        rules.holders.push(held(pair, now)?);
+    }
+    rules.holders.sort_by_key(|held| held.fence);
+    for waiter in waiters {
+        rules.queue.push_back(Entry::parse(waiter)?.party.into());
+    }
+    Some(reporter(now).inspection(key, &rules, String::clone))
+}
+
+/// Those who held a key, from pairs of the time that was left and an entry, as the clock says.
+pub(super) fn holders(pairs: &[Value], wall: DateTime<Utc>) -> Option<Vec<Holder>> {
+    let now = moment(wall.timestamp_micros());
+    let report = reporter(now);
+    let holder = |pair: &[Value]| {
+        let held = held(pair, now)?;
+        let process = held.party.extra.clone();
+        Some(report.holder(&held, process))
+    };
+    pairs.chunks(2).map(holder).collect()
+}
+
+fn held(pair: &[Value], now: Moment) -> Option<Held<String>> {
+    let [Value::Int(left), entry] = pair else { return None };
+    let entry = Entry::parse(entry)?;
+    Some(Held {
+        party: entry.party.into(),
+        fence: entry.fence,
+        previous: None,
+        expires: now.after(Duration::from_micros(u64::try_from(*left).unwrap_or(0))),
+        claimed: true,
+    })
+}
+
+/// One who holds or waits; `extra` is the process.
+struct Entry {
+    party: Party<String>,
+    fence: Fence,
+}
+
+impl Entry {
+    fn parse(value: &Value) -> Option<Entry> {
+        let Value::BulkString(bytes) = value else { return None };
+        let mut parts = std::str::from_utf8(bytes).ok()?.splitn(10, '\n');
+        let _state = parts.next()?;
+        let fence = Fence::new(parts.next()?.parse().ok()?);
+        let _before = parts.next()?;
+        let since = moment(parts.next()?.parse().ok()?);
+        let mode = if parts.next()? == "s" { Mode::Shared } else { Mode::Exclusive };
+        let ttl = Duration::from_micros(parts.next()?.parse().ok()?);
+        let _client = parts.next()?;
+        let owner = parts.next().filter(|name| !name.is_empty());
+        let owner = owner.map(Owner::new).transpose().ok()?;
+        let extra = parts.next()?.to_owned();
+        let note: Option<Arc<str>> = parts.next().filter(|note| !note.is_empty()).map(Arc::from);
+        Some(Entry { party: Party { id: 0, mode, owner, note, ttl, since, extra }, fence })
+    }
+}
+
+/// The server's clock in microseconds as a moment. It is not this machine's, so it must
+/// not be compared with one of the provider's clock.
+fn moment(micros: i64) -> Moment {
+    Moment::from_nanos(micros.max(0).unsigned_abs().saturating_mul(1_000))
+}
+
+/// By one reading of the server's clock.
+fn reporter(now: Moment) -> Reporter {
+    let micros = i64::try_from(now.as_nanos() / 1_000).unwrap_or(i64::MAX);
+    Reporter::of(now, DateTime::<Utc>::from_timestamp_micros(micros).unwrap_or_default())
+}
+
+/// The fence of an answer.
+pub(super) fn fence(number: i64) -> Fence {
+    Fence::new(number.max(0).unsigned_abs())
+}

@@ -1,0 +1,91 @@
+//! The releases that drops have queued (L21).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::batch::{Answer, Reply};
+use super::scripts::Operation;
+use super::store::Store;
+use super::watcher::runtime;
+use crate::retry::Backoff;
+use crate::rules::Id;
+use crate::{Key, Moment, Result};
+
+/// How often a release is tried while the server is away; then the ttl ends the lease.
+const TRIES: u32 = 8;
+
+pub(super) struct Releases {
+    left: watch::Sender<usize>,
+}
+
+/// One release on its way.
+pub(super) struct Release {
+    store: Arc<Store>,
+    key: Key,
+    id: Id,
+    asked_at: Moment,
+    tries: u32,
+    left: watch::Sender<usize>,
+}
+
+impl Releases {
+    pub(super) fn new() -> Self {
+        Releases { left: watch::Sender::new(0) }
+    }
+
+    /// Queues a release.
+    pub(super) fn queue(&self, store: &Arc<Store>, key: &Key, id: Id) {
+        self.left.send_modify(|left| *left += 1);
+        let release = Release {
+            store: store.clone(),
+            key: key.clone(),
+            id,
+            asked_at: store.clock.now(),
+            tries: 0,
+            left: self.left.clone(),
+        };
+        store.put(Operation::Release, key, id, Reply::Release(release));
+    }
+
+    /// Ends when everything that was queued was tried.
+    pub(super) async fn flush(&self) {
+        let mut left = self.left.subscribe();
+        let _ = left.wait_for(|left| *left == 0).await;
+    }
+}
+
+impl Release {
+    /// Goes on after a try: done, or once more after a pause.
+    pub(super) fn tried(mut self, answer: Result<Answer>) {
+        self.tries += 1;
+        let error = match answer {
+            Ok(answer) => {
+                // Whether it was held nobody asks any more.
+                let _ = self.store.released("releasing", &self.key, self.asked_at, &answer);
+                return;
+            }
+            Err(error) => error,
+        };
+        if error.is_temporary()
+            && self.tries < TRIES
+            && let Ok(runtime) = runtime()
+        {
+            runtime.spawn(async move {
+                let mut backoff = Backoff::new(Duration::from_millis(100 << self.tries.min(4)));
+                tokio::time::sleep(backoff.pause()).await;
+                let (store, key, id) = (self.store.clone(), self.key.clone(), self.id);
+                store.put(Operation::Release, &key, id, Reply::Release(self));
+            });
+        } else {
+            tracing::warn!(key = %self.key, %error, "a queued release failed: the ttl ends the lease");
+        }
+    }
+}
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.left.send_modify(|left| *left -= 1);
+    }
+}

@@ -1,0 +1,366 @@
+//! Where the truth lives: the operations on a lock, as questions to the server's script.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
+use super::scripts::{LOCK, Operation, pattern};
+use super::watch::Desk;
+use super::{error, record};
+use crate::rules::Id;
+use crate::{
+    AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
+};
+
+/// How many keys the server looks at in one step of a listing.
+const STEP: usize = 500;
+
+pub(super) struct Store {
+    pub(super) line: Arc<Line>,
+    lanes: Lanes,
+    pub(super) clock: Arc<dyn Clock>,
+    /// Random: names this provider among all that use the server.
+    pub(super) client: Arc<str>,
+    pub(super) process: &'static str,
+    pub(super) desk: Arc<Desk>,
+}
+
+/// How a request asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asking {
+    /// Once, without waiting.
+    Once,
+    /// For the first time, and would wait.
+    First,
+    /// Has waited, and goes on.
+    Again,
+    /// Has waited, and its time is over.
+    Last,
+}
+
+/// What became of a request.
+pub(super) enum Verdict {
+    /// It holds; and whether its ttl began with this very question.
+    Granted(Grant, bool),
+    /// It does not. One who does, where that is known.
+    Refused(Option<Box<Holder>>),
+    /// It stands in the queue; how long until something ahead runs out.
+    Queued(Option<Duration>),
+}
+
+/// How those who wait for a key stand.
+pub(super) struct Standing {
+    /// Until something ahead runs out.
+    pub(super) left: Option<Duration>,
+    /// `w` waits, `r` may claim, `c` has claimed, `-` is unknown.
+    pub(super) states: Vec<u8>,
+}
+
+impl Store {
+    pub(super) fn new(line: Arc<Line>, clock: Arc<dyn Clock>) -> Result<Self> {
+        let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
+        let lanes = Lanes::open(line.clone(), client.clone())?;
+        let process = crate::process_label();
+        Ok(Store { line, lanes, clock, client, process, desk: Arc::default() })
+    }
+
+    pub(super) async fn ask(
+        &self,
+        during: &'static str,
+        request: &AcquireRequest,
+        id: Id,
+        how: Asking,
+    ) -> Result<Verdict> {
+        let option = match how {
+            Asking::Once => "n",
+            Asking::First => "w",
+            Asking::Again => "a",
+            Asking::Last => "l",
+        };
+        let answer = self
+            .lanes
+            .ask(
+                during,
+                Member {
+                    lock: name(&request.key),
+                    operation: Operation::Ask,
+                    id: record::hex(id),
+                    ttl: record::millis(request.ttl),
+                    option: option.to_owned(),
+                    record: record::record(request, &self.client, self.process),
+                },
+            )
+            .await?;
+        verdict(&answer.value, &*self.clock).ok_or_else(|| error::unreadable(during))
+    }
+
+    /// Whether the lease was held; an error where that got lost.
+    pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
+        let asked_at = self.clock.now();
+        let answer = self.lanes.ask(during, member(Operation::Release, key, id)).await?;
+        self.released(during, key, asked_at, &answer)
+    }
+
+    /// Whether a lease was held, from the answer to its release. Those of this process whose turn
+    /// it was have their grants with it.
+    pub(super) fn released(
+        &self,
+        during: &'static str,
+        key: &Key,
+        asked_at: Moment,
+        answer: &Answer,
+    ) -> Result<bool> {
+        let held = match answer.value.as_sequence() {
+            None => truth(during, &answer.value)?,
+            Some([held, Value::Int(left), given @ ..]) => {
+                for one in given.chunks(3) {
+                    let (id, grant) = given_to(one).ok_or_else(|| error::unreadable(during))?;
+                    // The ttl began in the server, after this moment.
+                    self.desk.give(
+                        id,
+                        Grant { trusted_from: Some(asked_at), ..grant },
+                        &*self.clock,
+                    );
+                }
+                if let Some(left) = span(*left) {
+                    self.desk.set_due(key, self.clock.now().after(left));
+                }
+                truth(during, held)?
+            }
+            Some(_) => return Err(error::unreadable(during)),
+        };
+        if !held && answer.again {
+            return Err(error::lost_answer(during));
+        }
+        Ok(held)
+    }
+
+    pub(super) async fn renew(
+        &self,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+        ttl: Duration,
+    ) -> Result<bool> {
+        let ttl = record::millis(ttl);
+        let answer =
+            self.lanes.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
+        truth(during, &answer.value)
+    }
+
+    pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
+        let answer = self.lanes.ask(during, member(Operation::IsHeld, key, id)).await?;
+        truth(during, &answer.value)
+    }
+
+    pub(super) async fn rotate(
+        &self,
+        during: &'static str,
+        key: &Key,
+        ids: (Id, Id),
+        ttl: Duration,
+    ) -> Result<Option<Grant>> {
+        let answer = self
+            .lanes
+            .ask(
+                during,
+                Member {
+                    ttl: record::millis(ttl),
+                    option: record::hex(ids.1),
+                    record: self.process.to_owned(),
+                    ..member(Operation::Rotate, key, ids.0)
+                },
+            )
+            .await?;
+        if answer.value == Value::Int(0) {
+            return Ok(None);
+        }
+        let grant = grant(&answer.value).ok_or_else(|| error::unreadable(during))?;
+        Ok(Some(grant.0))
+    }
+
+    pub(super) async fn break_lock(
+        &self,
+        during: &'static str,
+        key: &Key,
+        fence: Option<Fence>,
+    ) -> Result<Vec<Holder>> {
+        let option = fence.map_or(String::new(), |fence| fence.to_string());
+        let answer =
+            self.lanes.ask(during, Member { option, ..member(Operation::Break, key, 0) }).await?;
+        let pairs = answer.value.as_sequence();
+        pairs
+            .and_then(|pairs| record::holders(pairs, self.clock.wall()))
+            .ok_or_else(|| error::unreadable(during))
+    }
+
+    pub(super) async fn inspect(&self, during: &'static str, key: &Key) -> Result<Inspection> {
+        let answer = self.lanes.ask(during, member(Operation::Inspect, key, 0)).await?;
+        record::inspection(key.as_str(), &answer.value).ok_or_else(|| error::unreadable(during))
+    }
+
+    /// Ends what ran out, hands the key on, says that this process lives, and tells how some of
+    /// its waiters stand.
+    pub(super) async fn poke(
+        &self,
+        during: &'static str,
+        key: &Key,
+        ids: &[Id],
+    ) -> Result<Standing> {
+        let option = ids.iter().map(|id| record::hex(*id)).collect();
+        let answer =
+            self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
+        match answer.value.as_sequence() {
+            Some([Value::Int(left), Value::BulkString(states)]) if states.len() == ids.len() => {
+                Ok(Standing { left: span(*left), states: states.clone() })
+            }
+            _ => Err(error::unreadable(during)),
+        }
+    }
+
+    /// Asks without waiting for the answer.
+    pub(super) fn put(&self, operation: Operation, key: &Key, id: Id, reply: Reply) {
+        self.lanes.put(Job { member: member(operation, key, id), reply });
+    }
+
+    /// A page of the keys that begin like this. The server goes through all its keys for it.
+    pub(super) async fn list(
+        &self,
+        during: &'static str,
+        prefix: &str,
+        page: &PageRequest,
+    ) -> Result<Page> {
+        let names = self.names(during, prefix, page.after.as_deref()).await?;
+        let mut found: Vec<Inspection> = Vec::new();
+        let names: Vec<Key> = names.into_iter().filter_map(|n| Key::try_from(n).ok()).collect();
+        for some in names.chunks(LARGEST) {
+            let looks = some.iter().map(|key| self.inspect(during, key));
+            for seen in futures::future::join_all(looks).await {
+                let seen = seen?;
+                if seen.is_held() || !seen.waiters.is_empty() {
+                    found.push(seen);
+                }
+            }
+            // One more than wanted tells whether there is more.
+            if found.len() > page.limit {
+                break;
+            }
+        }
+        Ok(Page::cut(found, page))
+    }
+
+    async fn names(
+        &self,
+        during: &'static str,
+        prefix: &str,
+        after: Option<&str>,
+    ) -> Result<BTreeSet<String>> {
+        let mut names = BTreeSet::new();
+        let pattern = pattern(prefix);
+        let mut cursor = String::from("0");
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
+            let found = self.line.send(&scan).await.map_err(|e| error::driver(during, e))?;
+            let found: (String, Vec<Vec<u8>>) =
+                redis::from_redis_value(found).map_err(|_| error::unreadable(during))?;
+            for name in found.1.into_iter().filter_map(|name| String::from_utf8(name).ok()) {
+                let name = name.strip_prefix(LOCK).filter(|name| name.starts_with(prefix));
+                names
+                    .extend(name.filter(|name| after.is_none_or(|a| *name > a)).map(str::to_owned));
+            }
+            cursor = found.0;
+            if cursor == "0" {
+                return Ok(names);
+            }
+        }
+    }
+}
+
+/// A grant whose ttl began with this very claim, and how long until something of its key runs out,
+/// if others wait.
+pub(super) fn claimed(value: &Value) -> (Option<Grant>, Option<Duration>) {
+    let Some([answer, Value::Int(left)]) = value.as_sequence() else { return (None, None) };
+    (grant(answer).filter(|(_, began)| *began).map(|(grant, _)| grant), span(*left))
+}
+
+/// One who was given the key by a release: its id, and its grant.
+fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
+    let [Value::BulkString(id), Value::BulkString(fence), Value::BulkString(before)] = parts else {
+        return None;
+    };
+    let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
+    let before = number(before)?;
+    let grant = Grant {
+        fence: record::fence(number(fence)?),
+        previous_fence: (before > 0).then(|| record::fence(before)),
+        waited: true,
+        trusted_from: None,
+    };
+    Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
+}
+
+fn member(operation: Operation, key: &Key, id: Id) -> Member {
+    Member {
+        lock: name(key),
+        operation,
+        id: record::hex(id),
+        ttl: 0,
+        option: String::new(),
+        record: String::new(),
+    }
+}
+
+fn name(key: &Key) -> String {
+    [LOCK, key.as_str()].concat()
+}
+
+fn truth(during: &'static str, value: &Value) -> Result<bool> {
+    match value {
+        Value::Int(number @ (0 | 1)) => Ok(*number == 1),
+        _ => Err(error::unreadable(during)),
+    }
+}
+
+fn span(micros: i64) -> Option<Duration> {
+    u64::try_from(micros).ok().map(Duration::from_micros)
+}
+
+fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
+    // The short way answers with the bare fence.
+    if let Value::BulkString(fence) = value {
+        let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+        return Some(Verdict::Granted(Grant::first(record::fence(fence)), true));
+    }
+    match value.as_sequence()? {
+        [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),
+        [Value::Int(0), holder @ ..] => {
+            let holder = record::holders(holder, clock.wall())?.pop();
+            Some(Verdict::Refused(holder.map(Box::new)))
+        }
+        _ => grant(value).map(|(grant, began)| Verdict::Granted(grant, began)),
+    }
+}
+
+fn grant(value: &Value) -> Option<(Grant, bool)> {
+    let [
+        Value::Int(1),
+        Value::Int(fence),
+        Value::Int(before),
+        Value::Int(waited),
+        Value::Int(began),
+    ] = value.as_sequence()?
+    else {
+        return None;
+    };
+    let grant = Grant {
+        fence: record::fence(*fence),
+        previous_fence: (*before > 0).then(|| record::fence(*before)),
+        waited: *waited == 1,
+        trusted_from: None,
+    };
+    Some((grant, *began == 1))
+}

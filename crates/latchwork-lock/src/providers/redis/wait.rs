@@ -1,0 +1,53 @@
+//! Asking, and how a waiter goes on: called at the [desk](super::watch), it has what was claimed for
+//! it, or asks again where it stands.
+
+use super::provider::RedisLockProvider;
+use super::record;
+use super::store::{Asking, Verdict};
+use crate::{AcquireRequest, Acquired, Moment, Result, Wait};
+
+const DURING: &str = "asking for a lease";
+
+/// Asks for a lease and waits as the request says. Who drops the future lets a release follow.
+pub(super) async fn acquire(
+    provider: &RedisLockProvider,
+    request: &AcquireRequest,
+) -> Result<Acquired> {
+    let store = &provider.store;
+    let id = record::id(request.token);
+    let deadline = match request.wait {
+        Wait::No => {
+            return Ok(match store.ask(DURING, request, id, Asking::Once).await? {
+                Verdict::Granted(grant, _) => Acquired::Granted(grant),
+                Verdict::Refused(holder) => Acquired::Taken(holder),
+                Verdict::Queued(_) => Acquired::Taken(None),
+            });
+        }
+        Wait::For(span) => store.clock.now().after(span),
+        Wait::Forever => Moment::NEVER,
+    };
+    let seat = store.desk.join(&request.key, id);
+    let mut how = Asking::First;
+    loop {
+        let asked_at = store.clock.now();
+        match store.ask(DURING, request, id, how).await? {
+            Verdict::Granted(mut grant, began) => {
+                grant.waited |= how != Asking::First;
+                // The ttl began in the server, after this moment.
+                grant.trusted_from = (grant.waited && began).then_some(asked_at);
+                return Ok(Acquired::Granted(grant));
+            }
+            Verdict::Refused(holder) => return Ok(Acquired::Taken(holder)),
+            Verdict::Queued(left) => {
+                let now = store.clock.now();
+                seat.queued(left.map_or(Moment::NEVER, |left| now.after(left)));
+                provider.watch();
+                if let Some(grant) = seat.called(&*store.clock, deadline).await {
+                    return Ok(Acquired::Granted(grant));
+                }
+                let over = store.clock.now() >= deadline;
+                how = if over { Asking::Last } else { Asking::Again };
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Clusters that only one test uses, so that their members may be stopped and killed.
+
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+use etcd_client::{Client, ConnectOptions};
+use latchwork_lock::{EtcdLockProvider, Locks, Token};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{eventually, secs};
+
+/// The program; Debian's unless told.
+fn program() -> String {
+    std::env::var("LATCHWORK_ETCD_BIN").unwrap_or_else(|_| "etcd".to_owned())
+}
+
+pub(crate) fn is_installed() -> bool {
+    let asked = Command::new(program()).arg("--version").stdout(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
+}
+
+pub(crate) struct Cluster {
+    directory: tempfile::TempDir,
+    members: Vec<Member>,
+    /// What all of them are told besides.
+    extra: Vec<String>,
+    scheme: &'static str,
+}
+
+struct Member {
+    client: u16,
+    peer: u16,
+    process: Option<Child>,
+}
+
+impl Cluster {
+    /// So many members, which have a leader.
+    pub(crate) async fn start(size: usize) -> Self {
+        let cluster = Self::begin(size, "http", &[]);
+        for member in 0..size {
+            cluster.is_healthy(member).await;
+        }
+        cluster
+    }
+
+    /// The same, with other words for each member, and not waited for.
+    pub(crate) fn begin(size: usize, scheme: &'static str, extra: &[String]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        // All at once, so that they differ.
+        let ports: Vec<TcpListener> =
+            (0..2 * size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
+        let port = |at: usize| ports[at].local_addr().expect("bound").port();
+        let member = |n| Member { client: port(2 * n), peer: port(2 * n + 1), process: None };
+        let members = (0..size).map(member).collect();
+        drop(ports);
+        let mut cluster = Cluster { directory, members, extra: extra.to_vec(), scheme };
+        (0..size).for_each(|member| cluster.up(member));
+        cluster
+    }
+
+    /// Starts a member, with its data where it had some.
+    pub(crate) fn up(&mut self, member: usize) {
+        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer);
+        let all =
+            self.members.iter().enumerate().map(|(n, member)| format!("m{n}={}", peer(member)));
+        let all = all.collect::<Vec<_>>().join(",");
+        let own = &self.members[member];
+        let client = format!("{}://127.0.0.1:{}", self.scheme, own.client);
+        let log = self.directory.path().join(format!("m{member}.log"));
+        let log = std::fs::File::options().create(true).append(true).open(log).expect("a log");
+        let process = Command::new(program())
+            .args(["--name", &format!("m{member}"), "--logger", "zap", "--log-level", "error"])
+            .arg("--data-dir")
+            .arg(self.directory.path().join(format!("m{member}")))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer(own), "--initial-advertise-peer-urls", &peer(own)])
+            .args(["--initial-cluster", &all, "--initial-cluster-state", "new"])
+            .args(&self.extra)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it starts");
+        self.members[member].process = Some(process);
+    }
+
+    /// Where a member's clients knock.
+    pub(crate) fn place(&self, member: usize) -> String {
+        format!("127.0.0.1:{}", self.members[member].client)
+    }
+
+    /// All members, this one first, under a prefix of its own.
+    pub(crate) fn address(&self, first: usize) -> String {
+        let size = self.members.len();
+        let places = (first..first + size).map(|member| self.place(member % size));
+        let room = Token::random().expose();
+        format!("etcd://{}/room-{room:x}", places.collect::<Vec<_>>().join(","))
+    }
+
+    pub(crate) async fn locks(&self) -> Locks {
+        Locks::connect(&self.address(0)).await.expect("it is there")
+    }
+
+    pub(crate) async fn client(&self, member: usize) -> Client {
+        let options = ConnectOptions::new().with_timeout(secs(3));
+        Client::connect([self.place(member)], Some(options)).await.expect("an address")
+    }
+
+    pub(crate) async fn is_healthy(&self, member: usize) {
+        let mut client = self.client(member).await;
+        eventually("a member is well", async || client.get("x", None).await.is_ok()).await;
+    }
+
+    /// Which one leads, as a member that lives tells.
+    pub(crate) async fn leader(&self) -> usize {
+        let mut leader = None;
+        eventually("somebody leads", async || {
+            for member in 0..self.members.len() {
+                let status = self.client(member).await.status().await;
+                let leads = status.is_ok_and(|status| {
+                    status.header().is_some_and(|header| header.member_id() == status.leader())
+                });
+                if leads {
+                    leader = Some(member);
+                }
+            }
+            leader.is_some()
+        })
+        .await;
+        leader.expect("the condition held")
+    }
+
+    pub(crate) fn kill(&mut self, member: usize) {
+        let mut process = self.members[member].process.take().expect("it runs");
+        process.kill().expect("killed");
+        process.wait().expect("ended");
+    }
+
+    pub(crate) fn signal(&self, member: usize, signal: Signal) {
+        let process = self.members[member].process.as_ref().expect("it runs");
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).expect("a pid");
+        kill_process(pid, signal).expect("signalled");
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for member in &mut self.members {
+            if let Some(mut process) = member.process.take() {
+                let _ = process.kill();
+                let _ = process.wait();
+            }
+        }
+    }
+}
+
+/// The provider itself, where locks are not enough.
+pub(crate) async fn provider(address: &str) -> EtcdLockProvider {
+    EtcdLockProvider::connect(address).await.expect("it is there")
+}

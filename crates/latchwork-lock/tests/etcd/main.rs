@@ -1,0 +1,81 @@
+//! The etcd provider: what only clusters of its own, certificates and its metrics can show.
+//!
+//! Without the program `etcd` every test is named as skipped, and fails where `CI` is set.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail it, and a child speaks by its output"
+)]
+
+mod cluster;
+mod doors;
+mod faults;
+mod seed;
+#[path = "../support/mod.rs"]
+mod support;
+mod trips;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() {
+    if support::child::play(faults::play) {
+        return;
+    }
+    let mut trials = Vec::new();
+    macro_rules! tests {
+        ($($room:ident: $($name:ident),* $(,)?;)*) => {$($(
+            let name = concat!(stringify!($room), "::", stringify!($name));
+            trials.push(trial(name, || support::block_on($room::$name())));
+        )*)*};
+    }
+    tests![
+        seed:
+            exclusive_locks_exclude_and_shared_ones_coexist,
+            a_lock_is_released_when_its_time_runs_out,
+            the_time_can_be_refreshed,
+            above_the_threshold_etcd_is_not_asked,
+            one_can_wait_for_other_locks,
+            a_lock_can_be_broken,
+            an_identifier_takes_over,
+            a_default_identifier_takes_over_and_can_be_overwritten,
+            who_holds_a_lock_can_be_seen,
+            keys_have_a_prefix,
+            a_client_of_ones_own_is_taken,
+            many_who_fight_come_to_an_end,
+            an_outage_is_waited_out_with_random_delays;
+        faults:
+            the_leader_may_be_killed,
+            a_member_may_be_stopped,
+            without_a_majority_nothing_is_granted,
+            a_compaction_takes_no_turn_away,
+            a_restart_keeps_leases_and_queues,
+            no_guarded_write_is_stale;
+        doors:
+            a_password_opens,
+            certificates_are_checked,
+            rights_that_are_missing_are_named,
+            strangers_are_recognised,
+            a_token_is_in_no_entry;
+        trips:
+            round_trips_are_as_declared,
+            a_thousand_waiters_ask_for_almost_nothing,
+            leases_are_shared_and_ended;
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
+
+fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let there = cluster::is_installed();
+    let in_ci = std::env::var_os("CI").is_some();
+    Trial::test(name, move || {
+        if !there {
+            return Err(Failed::from(
+                "no etcd; install etcd-server, or name one: LATCHWORK_ETCD_BIN",
+            ));
+        }
+        test();
+        Ok(())
+    })
+    .with_ignored_flag(!there && !in_ci)
+}

@@ -1,0 +1,84 @@
+//! The Redis provider: what only a real server can show.
+//!
+//! Without a server every test is named as skipped, and fails where `CI` is set.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail it, and a child speaks by its output"
+)]
+
+#[path = "redis/addresses.rs"]
+mod addresses;
+#[path = "redis/rules.rs"]
+mod rules;
+#[path = "redis/server.rs"]
+mod server;
+#[path = "redis/stored.rs"]
+mod stored;
+mod support;
+#[path = "redis/trouble.rs"]
+mod trouble;
+
+use latchwork_lock::{Guard, Locks, RedisLockProvider};
+use libtest_mimic::{Arguments, Failed, Trial};
+use support::{block_on, eventually, millis, secs, waiting};
+
+fn main() {
+    let mut trials = Vec::new();
+    macro_rules! tests {
+        ($($module:ident: $($name:ident),* $(,)?);* $(;)?) => {$($(
+            trials.push(trial(stringify!($name), || block_on($module::$name())));
+        )*)*};
+    }
+    tests![
+        rules: it_decides_as_memory_does;
+        stored: acquire_and_release_are_one_message_each, many_share_a_message,
+            nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
+            a_foreign_value_harms_its_own_key_only;
+        trouble: a_restart_without_data_lets_no_stale_write_pass,
+            a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
+            notices_that_are_lost_are_made_up_for, a_server_that_stands_still_is_unavailable,
+            fences_grow_when_all_is_forgotten;
+        addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
+            a_replica_and_a_cluster_are_refused, certificates_are_checked,
+            the_callers_own_client_and_connection_will_do;
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit()
+}
+
+fn trial(name: &'static str, test: impl FnOnce() + Send + 'static) -> Trial {
+    let there = std::env::var_os("LATCHWORK_TEST_REDIS").is_some();
+    let in_ci = std::env::var_os("CI").is_some();
+    Trial::test(name, move || {
+        if !there {
+            return Err(Failed::from("no server; `scripts/services up redis` starts one"));
+        }
+        test();
+        Ok(())
+    })
+    .with_ignored_flag(!there && !in_ci)
+}
+
+/// The server that all tests share.
+fn shared() -> String {
+    std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before")
+}
+
+/// A name that nobody else uses.
+fn unique(name: &str) -> String {
+    format!("{name}-{:016x}", rand::random::<u64>())
+}
+
+async fn locks(address: &str) -> Locks {
+    Locks::connect(address).await.expect("the server is there")
+}
+
+async fn provider(address: &str) -> RedisLockProvider {
+    RedisLockProvider::connect(address).await.expect("the server is there")
+}
+
+fn waiter(locks: &Locks, key: &str) -> tokio::task::JoinHandle<Guard> {
+    let (locks, key) = (locks.clone(), key.to_owned());
+    tokio::spawn(async move { locks.lock(&key).wait(secs(60)).acquire().await.expect("its turn") })
+}

@@ -1,0 +1,242 @@
+//! Addresses, passwords, rights, certificates: what is accepted, and what a refusal says.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use latchwork_lock::{Locks, RedisLockProvider};
+
+use crate::server::{Server, free_port, tell};
+use crate::{eventually, locks, shared, unique};
+
+/// Opening fails with this code, a message that has the word, and no secret.
+async fn refused(address: &str, code: &str, word: &str) {
+    let error = match Locks::connect(address).await {
+        Ok(_) => panic!("{address} was opened"),
+        Err(error) => error,
+    };
+    let mut said = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        said += &format!(" / {cause}");
+        source = cause.source();
+    }
+    assert_eq!(error.code(), code, "{address}: {said}");
+    assert!(said.contains(word), "{address}: no {word:?} in {said}");
+    assert!(!said.contains("hush") && !format!("{error:?}").contains("hush"), "a secret: {said}");
+}
+
+pub(crate) async fn bad_addresses_say_what_is_wrong() {
+    refused("redis://", "invalid_argument", "host").await;
+    refused("redis://me:hush@localhost/words", "invalid_argument", "database").await;
+    refused("redis://me:hush@localhost/0?tls=yes", "invalid_argument", "tls").await;
+    refused("rediss://me:hush@localhost/#insecure", "invalid_argument", "tls-ca").await;
+    refused("rediss://me:hush@localhost/?tls-ca=/nowhere.pem", "invalid_argument", "nowhere").await;
+    refused("rediss://me:hush@localhost/?tls-cert=/dev/null", "invalid_argument", "go together")
+        .await;
+    refused("redis+sentinel://me:hush@a,b/primary", "not_supported", "Sentinel").await;
+    refused("redis://:hush@a,b/0", "not_supported", "Sentinel").await;
+    refused("redis-cluster://me:hush@a:7000", "not_supported", "Cluster").await;
+    refused("redis://:hush@127.0.0.1:1", "lock_unavailable", "port").await;
+    refused("redis://:hush@no-such-host.invalid", "lock_unavailable", "").await;
+    refused("redis+unix:///nowhere/redis.sock?pass=hush", "lock_unavailable", "").await;
+
+    // Another kind of server: it answers, and not in Redis's words.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 512]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    refused(&format!("redis://:hush@127.0.0.1:{port}"), "lock_backend", "protocol").await;
+}
+
+pub(crate) async fn rights_and_passwords_are_checked() {
+    let server = Server::start(&[]);
+    let (address, place) = (server.address(), format!("127.0.0.1:{}", server.port));
+    let user = |name: &str, rights: &[&str]| {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">hush"];
+        words.extend(rights);
+        tell::<()>(&address, &words);
+        format!("redis://{name}:hush@{place}")
+    };
+    let enough: Vec<&str> =
+        "~latchwork:* &latchwork:* +@read +@write +@scripting +@pubsub +@connection +time +info"
+            .split(' ')
+            .collect();
+    let good = locks(&user("good", &enough)).await;
+    let guard = good.lock("key").acquire().await.expect("a free key");
+    let waits = crate::waiter(&good, "key");
+    crate::waiting(&good, "key", 1).await;
+    guard.release().await.expect("held");
+    waits.await.expect("no panic").release().await.expect("held");
+    assert!(good.list("", Default::default()).await.expect("it answers").keys.is_empty());
+
+    refused(&user("none", &["+@connection"]), "lock_backend", "right").await;
+    refused(&user("reader", &["~*", "+@read", "+@connection", "+info"]), "lock_backend", "right")
+        .await;
+    let no_keys = ["~else:*", "&*", "+@all"];
+    refused(&user("elsewhere", &no_keys), "lock_backend", "right").await;
+    refused(&format!("redis://nobody:hush@{place}"), "lock_backend", "password").await;
+    tell::<()>(&address, &["CONFIG", "SET", "requirepass", "hush"]);
+    refused(&format!("redis://{place}"), "lock_backend", "password").await;
+    refused(&format!("redis://:hushed@{place}"), "lock_backend", "password").await;
+    locks(&format!("redis://:hush@{place}")).await;
+}
+
+pub(crate) async fn a_replica_and_a_cluster_are_refused() {
+    let primary = Server::start(&[]);
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &primary.port.to_string()]);
+    refused(&replica.address(), "lock_backend", "primary").await;
+    let node = Server::start(&["--cluster-enabled", "yes"]);
+    refused(&node.address(), "lock_backend", "Cluster").await;
+
+    // One that is demoted while it is used is away, until it is not.
+    let locks = locks(&primary.address()).await;
+    tell::<()>(&primary.address(), &["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    let error = locks.lock("key").acquire().await.expect_err("it may not write");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    tell::<()>(&primary.address(), &["REPLICAOF", "NO", "ONE"]);
+    eventually("it may write again", async || locks.lock("key").acquire().await.is_ok()).await;
+}
+
+pub(crate) async fn certificates_are_checked() {
+    let port = free_port().to_string();
+    let room = tempfile::tempdir().expect("a directory");
+    let (ca, other) = (authority(room.path(), "ca"), authority(room.path(), "no"));
+    let signed = |name: &str| room.path().join(name).display().to_string();
+    certificate(room.path(), "server", "localhost");
+    certificate(room.path(), "client", "somebody");
+    let ca_file = ca.display().to_string();
+    let server = Server::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &signed("server.crt"),
+        "--tls-key-file",
+        &signed("server.key"),
+        "--tls-ca-cert-file",
+        &ca_file,
+        "--tls-auth-clients",
+        "optional",
+    ]);
+    let place = format!("localhost:{port}");
+    let trusted = format!("rediss://{place}/?tls-ca={ca_file}");
+    eventually("it listens", async || Locks::connect(&trusted).await.is_ok()).await;
+    let own =
+        format!("{trusted}&tls-cert={}&tls-key={}", signed("client.crt"), signed("client.key"));
+    for address in [&trusted, &own] {
+        let locks = locks(address).await;
+        let guard = locks.lock("key").acquire().await.expect("a free key");
+        // Notices come by TLS too.
+        let waits = crate::waiter(&locks, "key");
+        crate::waiting(&locks, "key", 1).await;
+        guard.release().await.expect("held");
+        waits.await.expect("no panic").release().await.expect("held");
+    }
+    let wrong = format!("rediss://{place}/?tls-ca={}", other.display());
+    refused(&wrong, "lock_backend", "certificate").await;
+    refused(&format!("rediss://{place}"), "lock_backend", "certificate").await;
+    // The certificate is for another name.
+    let named = format!("rediss://127.0.0.1:{port}/?tls-ca={ca_file}");
+    refused(&named, "lock_backend", "certificate").await;
+    let plain = format!("rediss://127.0.0.1:{}", server.port);
+    refused(&plain, "lock_unavailable", "without TLS").await;
+    tell::<()>(&server.address(), &["CONFIG", "SET", "tls-auth-clients", "yes"]);
+    refused(&trusted, "lock_backend", "TLS").await;
+    locks(&own).await;
+}
+
+/// A certificate authority; its certificate's file.
+fn authority(room: &Path, name: &str) -> PathBuf {
+    let (key, file) = (format!("{name}.key"), format!("{name}.pem"));
+    openssl(
+        room,
+        &[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=test authority",
+            "-keyout",
+            &key,
+            "-out",
+            &file,
+        ],
+    );
+    room.join(file)
+}
+
+/// A certificate for a name, signed by the first authority.
+fn certificate(room: &Path, file: &str, name: &str) {
+    let [key, request, extra, out] =
+        ["key", "csr", "ext", "crt"].map(|ending| format!("{file}.{ending}"));
+    openssl(
+        room,
+        &[
+            "req",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            &format!("/CN={name}"),
+            "-keyout",
+            &key,
+            "-out",
+            &request,
+        ],
+    );
+    std::fs::write(room.join(&extra), format!("subjectAltName=DNS:{name}\n")).expect("written");
+    openssl(
+        room,
+        &[
+            "x509",
+            "-req",
+            "-in",
+            &request,
+            "-CA",
+            "ca.pem",
+            "-CAkey",
+            "ca.key",
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            &extra,
+            "-out",
+            &out,
+        ],
+    );
+}
+
+fn openssl(room: &Path, words: &[&str]) {
+    let out = Command::new("openssl").args(words).current_dir(room).output();
+    let out = out.expect("openssl is installed");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+pub(crate) async fn the_callers_own_client_and_connection_will_do() {
+    let client = redis::Client::open(shared()).expect("an address");
+    let connection = client.get_multiplexed_async_connection().await.expect("there");
+    let ours = RedisLockProvider::from_client(client.clone()).await.expect("there");
+    let theirs = RedisLockProvider::from_connection(connection, client).await.expect("there");
+    let (ours, theirs) = (Locks::new(ours), Locks::new(theirs));
+    let key = unique("own");
+    let guard = ours.lock(&key).acquire().await.expect("a free key");
+    assert!(theirs.lock(&key).try_acquire().await.expect("it answers").is_none());
+    let waits = crate::waiter(&theirs, &key);
+    crate::waiting(&ours, &key, 1).await;
+    guard.release().await.expect("held");
+    waits.await.expect("no panic").release().await.expect("held");
+}

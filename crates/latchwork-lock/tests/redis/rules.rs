@@ -1,0 +1,180 @@
+//! The script says in Lua what the rules say in Rust: both are asked the same, and must agree.
+
+use latchwork_lock::{
+    AcquireRequest, Acquired, Clock, Fence, Holder, InMemoryLockProvider, Inspection, Key,
+    LockProvider, Mode, Owner, Proof, SystemClock, Token, Wait, Waiter,
+};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::task::JoinHandle;
+
+use crate::{eventually, millis, provider, secs, shared, unique};
+
+/// One backend, and those who wait there.
+struct Side<P> {
+    provider: P,
+    waiting: Vec<(Token, JoinHandle<()>)>,
+}
+
+impl<P: LockProvider + Clone> Side<P> {
+    fn new(provider: P) -> Self {
+        Side { provider, waiting: Vec::new() }
+    }
+
+    async fn ask(&mut self, request: &AcquireRequest) -> bool {
+        if request.wait == Wait::No {
+            let answer = self.provider.acquire(request).await.expect("it answers");
+            return matches!(answer, Acquired::Granted(_));
+        }
+        let (provider, request) = (self.provider.clone(), request.clone());
+        let token = request.token;
+        let task = tokio::spawn(async move {
+            provider.acquire(&request).await.expect("it answers");
+        });
+        self.waiting.push((token, task));
+        false
+    }
+
+    async fn release(&mut self, proof: Proof<'_>) -> bool {
+        self.waiting.retain(|(token, task)| {
+            // Who gives up asks no more.
+            if *token == proof.token {
+                task.abort();
+            }
+            *token != proof.token
+        });
+        self.provider.release(proof).await.expect("it answers")
+    }
+
+    /// Whether a request that would wait holds, waits or was refused.
+    async fn settled(&self, request: &AcquireRequest) -> bool {
+        let name = request.note.as_deref().expect("named");
+        let asks = self.waiting.iter().find(|(token, _)| *token == request.token);
+        asks.is_none_or(|(_, task)| task.is_finished())
+            || self.seen(&request.key).await.iter().any(|seen| seen.contains(name))
+    }
+
+    async fn seen(&self, key: &Key) -> Vec<String> {
+        told(&self.provider.inspect(key).await.expect("it answers"))
+    }
+}
+
+/// Who holds, in any order, and who waits, without the numbers that differ: the note names the
+/// request.
+fn told(seen: &Inspection) -> Vec<String> {
+    let holder = |h: &Holder| format!("holds {:?} {:?} {}", h.note, h.owner, h.mode);
+    let mut told: Vec<String> = seen.holders.iter().map(holder).collect();
+    told.sort();
+    let waiter = |w: &Waiter| format!("waits {:?} {:?} {}", w.note, w.owner, w.mode);
+    told.extend(seen.waiters.iter().map(waiter));
+    told
+}
+
+pub(crate) async fn it_decides_as_memory_does() {
+    let seed = std::env::var("LATCHWORK_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(rand::random);
+    let mut random = StdRng::seed_from_u64(seed);
+    let redis = provider(&shared()).await;
+    for run in 0..40 {
+        let key = Key::new(&unique("rules")).expect("legal");
+        let mut ours = Side::new(redis.clone());
+        let mut model = Side::new(InMemoryLockProvider::new());
+        let mut asked: Vec<AcquireRequest> = Vec::new();
+        for step in 0..30 {
+            let what = format!("LATCHWORK_SEED={seed}, run {run}, step {step}");
+            let at = random.random_range(0..asked.len().max(1));
+            let some = asked.get(at).cloned();
+            match (random.random_range(0..16), some) {
+                (0..7, _) | (_, None) => {
+                    let request = request(&key, asked.len(), &mut random);
+                    asked.push(request.clone());
+                    let waits = request.wait != Wait::No;
+                    let told = (ours.ask(&request).await, model.ask(&request).await);
+                    assert_eq!(told.0, told.1, "{what}: asking for {request:?}");
+                    if waits {
+                        // Who came first must be clear before the next one comes.
+                        eventually(&what, async || {
+                            ours.settled(&request).await && model.settled(&request).await
+                        })
+                        .await;
+                    }
+                }
+                (7..12, Some(request)) => {
+                    let proof = Proof { key: &key, token: request.token };
+                    let told = (ours.release(proof).await, model.release(proof).await);
+                    assert_eq!(told.0, told.1, "{what}: releasing {request:?}");
+                }
+                (12, Some(request)) => {
+                    let proof = Proof { key: &key, token: request.token };
+                    let (a, b) = (
+                        ours.provider.renew(proof, secs(60)),
+                        model.provider.renew(proof, secs(60)),
+                    );
+                    let told = (a.await.expect("it answers"), b.await.expect("it answers"));
+                    assert_eq!(told.0, told.1, "{what}: renewing {request:?}");
+                }
+                (13, Some(request)) => {
+                    let proof = Proof { key: &key, token: request.token };
+                    let fresh = Token::random();
+                    let a = ours.provider.rotate(proof, fresh, secs(60)).await.expect("it answers");
+                    let b =
+                        model.provider.rotate(proof, fresh, secs(60)).await.expect("it answers");
+                    assert_eq!(a.is_some(), b.is_some(), "{what}: resuming {request:?}");
+                    if a.is_some() {
+                        asked[at].token = fresh;
+                    }
+                }
+                (14, Some(request)) => {
+                    // Asked again, as after a lost answer.
+                    let again = AcquireRequest { wait: Wait::No, ..request };
+                    if !ours.waiting.iter().any(|(token, _)| *token == again.token) {
+                        let told = (ours.ask(&again).await, model.ask(&again).await);
+                        assert_eq!(told.0, told.1, "{what}: asking again {again:?}");
+                    }
+                }
+                (_, Some(_)) => {
+                    let all = random.random_bool(0.5);
+                    let name = asked[at].note.clone();
+                    let which = |seen: Inspection| -> Option<Fence> {
+                        let found =
+                            seen.holders.iter().find(|h| h.note.as_deref() == name.as_deref());
+                        let fence = found.map_or(Fence::new(1), |holder| holder.fence);
+                        (!all).then_some(fence)
+                    };
+                    let a = which(ours.provider.inspect(&key).await.expect("it answers"));
+                    let b = which(model.provider.inspect(&key).await.expect("it answers"));
+                    let a = ours.provider.break_lock(&key, a).await.expect("it answers");
+                    let b = model.provider.break_lock(&key, b).await.expect("it answers");
+                    assert_eq!(a.len(), b.len(), "{what}: breaking");
+                }
+            }
+            let mut last = Default::default();
+            let agree = async || {
+                last = (ours.seen(&key).await, model.seen(&key).await);
+                last.0 == last.1
+            };
+            if tokio::time::timeout(secs(5), eventually(&what, agree)).await.is_err() {
+                panic!("{what}: redis says {:#?}, memory says {:#?}", last.0, last.1);
+            }
+        }
+        for request in &asked {
+            let proof = Proof { key: &key, token: request.token };
+            ours.release(proof).await;
+        }
+    }
+}
+
+fn request(key: &Key, number: usize, random: &mut StdRng) -> AcquireRequest {
+    let owner = random.random_bool(0.3).then(|| format!("owner-{}", random.random_range(0..3)));
+    AcquireRequest {
+        key: key.clone(),
+        mode: if random.random_bool(0.5) { Mode::Shared } else { Mode::Exclusive },
+        token: Token::random(),
+        owner: owner.map(|name| Owner::new(&name).expect("legal")),
+        note: Some(format!("request-{number:03}").into()),
+        ttl: secs(60),
+        wait: if random.random_bool(0.6) { Wait::Forever } else { Wait::No },
+        retry_interval: millis(100),
+        sent_at: SystemClock.now(),
+    }
+}

@@ -1,0 +1,134 @@
+//! What goes over the wire, and what is stored.
+
+use latchwork_lock::{
+    AcquireRequest, Acquired, Clock, Key, LockProvider, Mode, SystemClock, Token, Wait,
+};
+
+use crate::server::{Server, count, tell};
+use crate::{eventually, locks, millis, provider, secs, shared, unique, waiter, waiting};
+
+pub(crate) async fn acquire_and_release_are_one_message_each() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let before = count(&server.address(), "evalsha");
+    for i in 0..25 {
+        let key = format!("key-{i}");
+        let guard = locks.lock(&key).wait(secs(5)).acquire().await.expect("a free key");
+        guard
+            .refresh_with(latchwork_lock::Refresh { ttl: None, threshold: Some(millis(0)) })
+            .await
+            .expect("held");
+        guard.release().await.expect("held");
+    }
+    assert_eq!(count(&server.address(), "evalsha") - before, 75);
+    for other in ["eval", "subscribe", "scan"] {
+        assert_eq!(count(&server.address(), other), 0, "{other}");
+    }
+}
+
+pub(crate) async fn many_share_a_message() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let before = count(&server.address(), "evalsha");
+    let asks = (0..500).map(|i| {
+        let locks = locks.clone();
+        async move { locks.lock(format!("key-{i}")).acquire().await.expect("a free key") }
+    });
+    let guards = futures::future::join_all(asks).await;
+    let mut fences: Vec<_> = guards.iter().map(|guard| guard.fence()).collect();
+    fences.sort_unstable();
+    fences.dedup();
+    assert_eq!(fences.len(), 500, "each has its own");
+    drop(guards);
+    locks.close().await;
+    let sent = count(&server.address(), "evalsha") - before;
+    assert!(sent < 500, "{sent} messages for 1000 operations");
+    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+pub(crate) async fn nothing_is_left_of_a_key() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let guard = locks.lock("key").acquire().await.expect("a free key");
+    let waiters = (0..3).map(|_| {
+        let turn = waiter(&locks, "key");
+        tokio::spawn(async move { turn.await.expect("no panic").release().await.expect("held") })
+    });
+    let waiters: Vec<_> = waiters.collect();
+    waiting(&locks, "key", 3).await;
+    guard.release().await.expect("held");
+    for waiter in waiters {
+        waiter.await.expect("no panic");
+    }
+    let shared = locks.lock("key").shared().acquire().await.expect("a free key");
+    shared.release().await.expect("held");
+    // What says that this process lives goes by itself.
+    eventually("only the fence is left", async || {
+        tell::<Vec<String>>(&server.address(), &["KEYS", "*"]) == ["latchwork:fence"]
+    })
+    .await;
+}
+
+/// Every key but the fence has a ttl, in every layout.
+pub(crate) async fn what_is_left_of_the_dead_goes_away() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let lean = locks.lock("lean").acquire().await.expect("a free key");
+    let shared = locks.lock("shared").shared().acquire().await.expect("a free key");
+    let full = locks.lock("full").acquire().await.expect("a free key");
+    let waits = waiter(&locks, "full");
+    waiting(&locks, "full", 1).await;
+    let more = waiter(&locks, "full");
+    waiting(&locks, "full", 2).await;
+    let keys: Vec<String> = tell(&server.address(), &["KEYS", "*"]);
+    assert!(keys.len() > 8, "{keys:?}");
+    for key in keys.iter().filter(|key| *key != "latchwork:fence") {
+        let left: i64 = tell(&server.address(), &["PTTL", key]);
+        assert!(left > 0, "{key} would stay for ever");
+    }
+    drop((lean, shared, full));
+    waits.await.expect("no panic").release().await.expect("held");
+    more.await.expect("no panic").release().await.expect("held");
+}
+
+pub(crate) async fn a_token_is_nowhere() {
+    let server = Server::start(&["--appendonly", "yes"]);
+    let provider = provider(&server.address()).await;
+    let request = AcquireRequest {
+        key: Key::new("key").expect("legal"),
+        mode: Mode::Exclusive,
+        token: Token::random(),
+        owner: None,
+        note: None,
+        ttl: secs(30),
+        wait: Wait::No,
+        retry_interval: millis(100),
+        sent_at: SystemClock.now(),
+    };
+    let answer = provider.acquire(&request).await.expect("it answers");
+    assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    let value: String = tell(&server.address(), &["GET", "latchwork:k:key"]);
+    let token = request.token.expose();
+    let forms = [format!("{token:032x}"), format!("{token:x}"), token.to_string()];
+    assert!(forms.iter().all(|form| !value.contains(form)), "{value}");
+    assert!(!format!("{provider:?}").contains("127.0.0.1"), "{provider:?}");
+}
+
+pub(crate) async fn a_foreign_value_harms_its_own_key_only() {
+    let locks = locks(&shared()).await;
+    let (bad, good) = (unique("bad"), unique("good"));
+    tell::<()>(&shared(), &["LPUSH", &format!("latchwork:k:lock/{bad}"), "x"]);
+    let asks = (0..64).map(|i| {
+        let key = if i == 7 { bad.clone() } else { format!("{good}-{i}") };
+        let locks = locks.clone();
+        async move { locks.lock(&key).acquire().await }
+    });
+    let answers = futures::future::join_all(asks).await;
+    for (i, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.is_err(), i == 7, "{i}: {answer:?}");
+    }
+    let error = answers[7].as_ref().expect_err("a list is no lock");
+    assert_eq!(error.code(), "lock_backend", "{error}");
+    tell::<()>(&shared(), &["DEL", &format!("latchwork:k:lock/{bad}")]);
+}

@@ -1,0 +1,143 @@
+//! Servers that restart, forget, and stand still.
+
+use std::sync::{Arc, Mutex};
+
+use latchwork_lock::{Fence, FenceGate};
+use rustix::process::Signal;
+
+use crate::server::{Server, count, tell};
+use crate::{eventually, locks, millis, secs, waiter, waiting};
+
+/// Many write under a lock whose server forgets everything, again and again.
+pub(crate) async fn a_restart_without_data_lets_no_stale_write_pass() {
+    let mut server = Server::start(&[]);
+    let gate = Arc::new(FenceGate::new());
+    let written: Arc<Mutex<Vec<Fence>>> = Arc::default();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let locks = locks(&server.address()).await;
+        let (gate, written, stop) = (gate.clone(), written.clone(), stop.clone());
+        tasks.push(tokio::spawn(async move {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let asked = locks.lock("key").ttl(secs(2)).wait(secs(30)).acquire().await;
+                let guard = asked.expect("the server comes back");
+                let fence = guard.fence();
+                if gate.advance("key", fence).is_ok() {
+                    tokio::time::sleep(millis(3)).await;
+                    // As one step: what passes the gate is written in that order.
+                    let write = |fence| written.lock().expect("no panic").push(fence);
+                    let _ = gate.write("key", fence, || write(fence));
+                }
+                let _ = guard.release().await;
+            }
+        }));
+    }
+    for _ in 0..4 {
+        tokio::time::sleep(millis(400)).await;
+        server.kill();
+        server.up();
+    }
+    let seen = written.lock().expect("no panic").len();
+    eventually("they go on after the last restart", async || {
+        written.lock().expect("no panic").len() > seen + 20
+    })
+    .await;
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let written = written.lock().expect("no panic");
+    assert!(written.is_sorted(), "a stale write passed");
+    let mut distinct = written.clone();
+    distinct.dedup();
+    assert_eq!(distinct.len(), written.len(), "two wrote under one fence");
+}
+
+pub(crate) async fn a_restart_with_data_keeps_leases_and_waiters() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let (ours, theirs) = (locks(&server.address()).await, locks(&server.address()).await);
+    let guard = ours.lock("key").ttl(secs(60)).acquire().await.expect("a free key");
+    let first = waiter(&theirs, "key");
+    waiting(&ours, "key", 1).await;
+    let second = waiter(&ours, "key");
+    waiting(&ours, "key", 2).await;
+    server.kill();
+    server.up();
+    eventually("both wait again", async || {
+        ours.inspect("key").await.is_ok_and(|seen| seen.waiters.len() == 2 && seen.is_held())
+    })
+    .await;
+    let fence = guard.fence();
+    guard.release().await.expect("still held");
+    let first = first.await.expect("no panic");
+    assert!(first.fence() > fence);
+    assert!(!second.is_finished(), "two at once");
+    first.release().await.expect("held");
+    second.await.expect("no panic").release().await.expect("held");
+}
+
+pub(crate) async fn fences_grow_when_all_is_forgotten() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let mut last = None;
+    for _ in 0..20 {
+        let guard = locks.lock("key").acquire().await.expect("a free key");
+        assert!(Some(guard.fence()) > last, "{} after {last:?}", guard.fence());
+        last = Some(guard.fence());
+        // Under the guard: it is as free for the next as if nobody held it.
+        tell::<()>(&server.address(), &["FLUSHALL"]);
+        let error = guard.release().await.expect_err("the server has forgotten it");
+        assert_eq!(error.code(), "lock_lost", "{error}");
+    }
+}
+
+pub(crate) async fn the_server_may_forget_the_script() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let guard = locks.lock("key").acquire().await.expect("a free key");
+    let waits = waiter(&locks, "key");
+    waiting(&locks, "key", 1).await;
+    for _ in 0..3 {
+        tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+        let other = locks.lock("other").acquire().await.expect("a free key");
+        tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+        other.release().await.expect("held");
+    }
+    tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+    guard.release().await.expect("held");
+    waits.await.expect("no panic").release().await.expect("held");
+}
+
+pub(crate) async fn notices_that_are_lost_are_made_up_for() {
+    let server = Server::start(&[]);
+    let (ours, theirs) = (locks(&server.address()).await, locks(&server.address()).await);
+    for round in 0..3 {
+        let guard = ours.lock("key").acquire().await.expect("a free key");
+        let waiter = waiter(&theirs, "key");
+        waiting(&ours, "key", 1).await;
+        eventually("it listens", async || count(&server.address(), "subscribe") > round).await;
+        // Whoever listens is cut off, and may not come back before the key is handed over.
+        tell::<()>(&server.address(), &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        guard.release().await.expect("held");
+        let next = tokio::time::timeout(secs(10), waiter).await.expect("in time");
+        next.expect("no panic").release().await.expect("held");
+    }
+}
+
+pub(crate) async fn a_server_that_stands_still_is_unavailable() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("a free key");
+    server.signal(Signal::STOP);
+    let asked = locks.lock("other").try_acquire().await;
+    server.signal(Signal::CONT);
+    let error = asked.expect_err("nobody answers");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    guard.release().await.expect("still held");
+    // What was asked for in vain is given back.
+    eventually("it is free", async || {
+        locks.lock("other").try_acquire().await.is_ok_and(|guard| guard.is_some())
+    })
+    .await;
+}

@@ -1,0 +1,5 @@
+//! Payments in this process's memory.
+
+mod store;
+
+pub use store::MemoryStore;

@@ -1,0 +1,18 @@
+//! The service from outside: its rules, its races, its processes and its story.
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "the helpers of a test fail it, and a child speaks by its output"
+)]
+
+mod concurrency;
+mod fence;
+mod hooked;
+mod model;
+mod processes;
+mod race;
+mod rules;
+mod story;
+mod support;
+mod transfer;
