@@ -1,5 +1,6 @@
 //! The rules of one key, free of storage, time and threads: who is let in, who waits, who is
-//! next. Every provider that decides in Rust (memory, file, SQLite, PostgreSQL) decides here.
+//! next. Every provider that decides in Rust (memory, file, SQLite, PostgreSQL, MariaDB) decides
+//! here.
 //!
 //! `X` is what a provider remembers of whoever asked: a waker in memory, a process in a
 //! file, a client in a database.

@@ -67,7 +67,7 @@ fn bad_usage_has_one_code_and_a_clear_word() {
         (&["lock", "k", "--at", "locks", "--", "true"], "./locks"),
         (&["lock", "k", "--at", "carrier-pigeon://x", "--", "true"], "carrier-pigeon"),
         (&["lock", "k", "--at", "file://host/x", "--", "true"], "host"),
-        (&["lock", "k", "--at", "redis://me:secret@host", "--", "true"], "redis"),
+        (&["lock", "k", "--at", "temporal://me:secret@host", "--", "true"], "temporal"),
         (&["locks", "show", "", "--at", &at], "invalid lock key"),
     ] {
         let out = run(args);
