@@ -252,7 +252,10 @@ impl<X> Rules<X> {
 
 /// Turns moments into wall times for a report, all by one pair of readings.
 pub(crate) struct Reporter {
+    /// By which it is judged what has run out.
     now: Moment,
+    /// By which times are shown, together with the wall clock.
+    shown: Moment,
     wall: DateTime<Utc>,
 }
 
@@ -263,16 +266,16 @@ impl Reporter {
 
     /// By a pair of readings of a backend's own clock.
     pub(crate) fn of(now: Moment, wall: DateTime<Utc>) -> Self {
-        Reporter { now, wall }
+        Reporter { now, shown: now, wall }
     }
 
     /// For leases that begin this much after the moment at which they were granted.
     pub(crate) fn ahead(self, lag: Duration) -> Self {
-        Reporter { now: self.now.after(lag), ..self }
+        Reporter { shown: self.now.after(lag), ..self }
     }
 
     fn at(&self, moment: Moment) -> DateTime<Utc> {
-        wall_at(self.wall, self.now, moment)
+        wall_at(self.wall, self.shown, moment)
     }
 
     pub(crate) fn holder<X>(&self, held: &Held<X>, process: impl Into<String>) -> Holder {
@@ -283,7 +286,7 @@ impl Reporter {
             fence: held.fence,
             since: self.at(held.party.since),
             expires_at: self.at(held.expires),
-            expires_in: held.expires.since(self.now),
+            expires_in: held.expires.since(self.shown),
             note: held.party.note.as_deref().map(str::to_owned),
         }
     }
