@@ -45,7 +45,7 @@ fn main() -> std::io::Result<()> {
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Order {
-    id: String,
+    id: Cow<'static, str>,
     published: bool,
 }
 
@@ -65,7 +65,7 @@ impl State for Order {
 }
 
 fn order() -> Order {
-    Order { id: "ORD-123".to_owned(), published: false }
+    Order { id: Cow::Borrowed("ORD-123"), published: false }
 }
 
 fn locks() -> Locks {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use latchwork_lock::{Clock, LockConfig, Locks, SystemClock};
 
 use crate::configuration::{DynConfigurationProvider, Script};
+use crate::context::MachineLabel;
 use crate::machine::{Locking, Machine};
 use crate::{
     Action, ActionContext, ActionResult, AnyAction, AnyGate, BoxError, ConfigurationProvider,
@@ -187,12 +188,15 @@ impl<S: State> StateMachineBuilder<S> {
             Some(locking) => locking.locks.clock().clone(),
             None => SystemClock::shared(),
         });
+        let name: Arc<str> = self.name.into();
+        let all = Script { gates: self.gates, actions: self.actions };
         Ok(StateMachine::new(Machine {
-            name: self.name.into(),
+            label: Arc::new(MachineLabel { name: name.clone(), actions: all.names() }),
+            name,
             definition: self.definition,
             gates,
             actions,
-            all: Arc::new(Script::new(self.gates, self.actions)),
+            all: Arc::new(all),
             provider: self.provider,
             locking,
             store: self.store,

@@ -132,12 +132,11 @@ impl<S: State, P: ConfigurationProvider<S>> DynConfigurationProvider<S> for P {
 pub(crate) struct Script<S: State> {
     pub(crate) gates: Vec<AnyGate<S>>,
     pub(crate) actions: Vec<AnyAction<S>>,
-    pub(crate) names: Arc<[Arc<str>]>,
 }
 
 impl<S: State> Script<S> {
-    pub(crate) fn new(gates: Vec<AnyGate<S>>, actions: Vec<AnyAction<S>>) -> Self {
-        let names = actions.iter().map(|action| action.name.clone()).collect();
-        Script { gates, actions, names }
+    /// The names of its actions.
+    pub(crate) fn names(&self) -> Arc<[Arc<str>]> {
+        self.actions.iter().map(|action| action.name.clone()).collect()
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use latchwork_lock::{Lease, LockState};
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use crate::{
     ActionExecution, ActionSkip, Failure, GateEvaluation, Paused, State, Status, TransitionId,
@@ -19,7 +20,7 @@ use crate::{
 /// the lock's lease and is itself a secret; `Debug` and [`summary`](Self::summary) do not show it.
 pub struct TransitionContext<S: State> {
     pub(crate) id: TransitionId,
-    pub(crate) machine: Arc<str>,
+    pub(crate) machine: Arc<MachineLabel>,
     pub(crate) definition: u32,
     pub(crate) revision: u64,
     /// How many events there were: the next one's sequence.
@@ -33,7 +34,8 @@ pub struct TransitionContext<S: State> {
     pub(crate) plan: Option<Plan>,
     pub(crate) next: usize,
     pub(crate) gates: Vec<GateEvaluation>,
-    pub(crate) actions: Vec<ActionExecution>,
+    /// Most transitions have one: it needs no room elsewhere.
+    pub(crate) actions: SmallVec<[ActionExecution; 1]>,
     pub(crate) skips: Vec<ActionSkip>,
     // What most transitions never have is kept apart, since all of them are made and moved.
     pub(crate) paused: Option<Box<Paused>>,
@@ -46,17 +48,36 @@ pub struct TransitionContext<S: State> {
     pub(crate) updated_at: DateTime<Utc>,
 }
 
-/// The names of a transition's actions from some index on.
+/// What all contexts of a machine say of it.
+pub(crate) struct MachineLabel {
+    pub(crate) name: Arc<str>,
+    /// All its actions, in order.
+    pub(crate) actions: Arc<[Arc<str>]>,
+}
+
+/// What a transition is to do.
 #[derive(Clone)]
-pub(crate) struct Plan {
-    pub(crate) names: Arc<[Arc<str>]>,
-    pub(crate) first: usize,
+pub(crate) enum Plan {
+    /// All actions of its machine.
+    All,
+    /// The actions with these names, the first of them at this place.
+    Chosen { names: Arc<[Arc<str>]>, first: usize },
+}
+
+impl Plan {
+    /// The place of the first action that is known.
+    pub(crate) fn first(&self) -> usize {
+        match self {
+            Plan::All => 0,
+            Plan::Chosen { first, .. } => *first,
+        }
+    }
 }
 
 impl<S: State> TransitionContext<S> {
     /// A transition that has not begun.
     pub(crate) fn new(
-        machine: Arc<str>,
+        machine: Arc<MachineLabel>,
         definition: u32,
         state: S,
         delta: S::Delta,
@@ -76,7 +97,7 @@ impl<S: State> TransitionContext<S> {
             plan: None,
             next: 0,
             gates: Vec::new(),
-            actions: Vec::new(),
+            actions: SmallVec::new(),
             skips: Vec::new(),
             paused: None,
             woken: None,
@@ -95,7 +116,7 @@ impl<S: State> TransitionContext<S> {
 
     /// The name of its machine.
     pub fn machine(&self) -> &str {
-        &self.machine
+        &self.machine.name
     }
 
     /// The version of the machine's definition under which it began.
@@ -180,10 +201,12 @@ impl<S: State> TransitionContext<S> {
 
     /// The names of the actions that are left; empty also before the gates were asked.
     pub fn remaining_actions(&self) -> &[Arc<str>] {
-        match &self.plan {
-            Some(plan) => plan.names.get(self.next - plan.first..).unwrap_or_default(),
-            None => &[],
-        }
+        let (names, first) = match &self.plan {
+            Some(Plan::All) => (&self.machine.actions, 0),
+            Some(Plan::Chosen { names, first }) => (names, *first),
+            None => return &[],
+        };
+        names.get(self.next - first..).unwrap_or_default()
     }
 
     /// The place of the next action, from zero.
@@ -257,7 +280,7 @@ impl<S: State> fmt::Debug for TransitionContext<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TransitionContext")
             .field("id", &self.id)
-            .field("machine", &self.machine)
+            .field("machine", &self.machine.name)
             .field("revision", &self.revision)
             .field("status", &self.status)
             .field("metadata", &self.metadata)

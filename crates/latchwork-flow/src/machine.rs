@@ -6,11 +6,13 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use futures::FutureExt;
 
 use latchwork_lock::{Clock, LockConfig, Locks};
 
 use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step};
+use crate::context::MachineLabel;
 use crate::error::{Chain, panic_text};
 use crate::store::{RunClaim, StoredContext};
 use crate::{
@@ -55,6 +57,7 @@ pub struct StateMachine<S: State> {
 
 pub(crate) struct Machine<S: State> {
     pub(crate) name: Arc<str>,
+    pub(crate) label: Arc<MachineLabel>,
     pub(crate) definition: u32,
     pub(crate) gates: BTreeMap<Arc<str>, AnyGate<S>>,
     pub(crate) actions: BTreeMap<Arc<str>, AnyAction<S>>,
@@ -122,8 +125,9 @@ impl<S: State> StateMachine<S> {
 
     /// A transition. Nothing happens until it is [executed](StateWorker::execute).
     pub fn transition(&self, state: S, delta: S::Delta) -> StateWorker<S> {
-        let Machine { name, definition, clock, .. } = &*self.inner;
-        let context = TransitionContext::new(name.clone(), *definition, state, delta, clock.wall());
+        let machine = &*self.inner;
+        let (label, now) = (machine.label.clone(), machine.now());
+        let context = TransitionContext::new(label, machine.definition, state, delta, now);
         StateWorker::new(self.inner.clone(), context)
     }
 
@@ -132,7 +136,9 @@ impl<S: State> StateMachine<S> {
     ///
     /// Cancel safety and errors: as for [`execute`](StateWorker::execute).
     pub async fn run(&self, state: S, delta: S::Delta) -> Result<Arc<TransitionContext<S>>> {
-        self.transition(state, delta).execute_at_once().await
+        let mut worker = self.transition(state, delta);
+        worker.execute_at_once().await?;
+        Ok(worker.into_context())
     }
 
     /// Stores a transition for a runner to begin, and gives its id.
@@ -157,8 +163,8 @@ impl<S: State> StateMachine<S> {
     /// [`NewerContext`](ErrorKind::NewerContext), [`InvalidState`](ErrorKind::InvalidState),
     /// [`InvalidDelta`](ErrorKind::InvalidDelta), [`UnknownStep`](ErrorKind::UnknownStep).
     pub fn read_context(&self, json: &str) -> Result<TransitionContext<S>> {
-        let Machine { name, definition, .. } = &*self.inner;
-        let context = TransitionContext::from_json(json, name, *definition)?;
+        let Machine { label, definition, .. } = &*self.inner;
+        let context = TransitionContext::from_json(json, label, *definition)?;
         if !context.status().is_over() {
             self.inner.remaining(&context)?;
         }
@@ -247,11 +253,22 @@ impl<S: State> StateMachine<S> {
 }
 
 impl<S: State> Machine<S> {
+    /// The time, as exactly as anybody will see it: where nobody listens and nothing is stored, the
+    /// last tick of the clock is near enough, and much cheaper.
+    #[inline]
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        if self.observers.is_empty() && self.store.is_none() {
+            self.clock.recent_wall()
+        } else {
+            self.clock.wall()
+        }
+    }
+
     /// The actions that a context still has to run, found by name.
     pub(crate) fn remaining(&self, context: &TransitionContext<S>) -> Result<Script<S>> {
         let names = context.remaining_actions().iter();
         let actions = names.map(|name| self.action(name)).collect::<Result<Vec<_>>>()?;
-        Ok(Script::new(Vec::new(), actions))
+        Ok(Script { gates: Vec::new(), actions })
     }
 
     /// A configuration with all its names found.
@@ -267,7 +284,7 @@ impl<S: State> Machine<S> {
             Step::Own(action) => Ok(action),
             Step::Named(name) => self.action(&name),
         });
-        Ok(Script::new(gates, actions.collect::<Result<Vec<_>>>()?))
+        Ok(Script { gates, actions: actions.collect::<Result<Vec<_>>>()? })
     }
 
     /// The gates and actions of a transition.
@@ -321,7 +338,7 @@ impl<S: State> fmt::Debug for StateMachine<S> {
         f.debug_struct("StateMachine")
             .field("name", &self.inner.name)
             .field("definition", &self.inner.definition)
-            .field("actions", &self.inner.all.names)
+            .field("actions", &self.inner.label.actions)
             .finish_non_exhaustive()
     }
 }

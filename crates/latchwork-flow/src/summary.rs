@@ -153,7 +153,7 @@ impl<S: State> TransitionContext<S> {
     pub fn summary(&self) -> ContextSummary {
         ContextSummary {
             id: self.id,
-            machine: self.machine.to_string(),
+            machine: self.machine.name.to_string(),
             entity: self.state.id().map(Into::into),
             status: self.status,
             revision: self.revision,

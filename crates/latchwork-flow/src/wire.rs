@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::context::Plan;
+use crate::context::{MachineLabel, Plan};
 use crate::{
     ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, Paused, Result, State,
     Status, TransitionContext, TransitionId, Woken,
@@ -116,7 +116,7 @@ impl<S: State> TransitionContext<S> {
         };
         let written = Written {
             format: CONTEXT_FORMAT,
-            machine: &self.machine,
+            machine: &self.machine.name,
             definition: self.definition,
             id: self.id,
             revision: self.revision,
@@ -137,15 +137,19 @@ impl<S: State> TransitionContext<S> {
     }
 
     /// Reads the stored form of one of this machine's contexts.
-    pub(crate) fn from_json(text: &str, machine: &Arc<str>, definition: u32) -> Result<Self> {
+    pub(crate) fn from_json(
+        text: &str,
+        machine: &Arc<MachineLabel>,
+        definition: u32,
+    ) -> Result<Self> {
         let corrupt = |error: serde_json::Error| Error::corrupt_context(without_secrets(&error));
         let label: Label<'_> = serde_json::from_str(text).map_err(corrupt)?;
         if label.format == 0 || label.format > CONTEXT_FORMAT {
             let (found, known) = (label.format.into(), CONTEXT_FORMAT.into());
             return Err(ErrorKind::NewerContext { what: "format", found, known }.into());
         }
-        if label.machine != **machine {
-            let (expected, found) = (machine.to_string(), label.machine.into_owned());
+        if label.machine != *machine.name {
+            let (expected, found) = (machine.name.to_string(), label.machine.into_owned());
             return Err(ErrorKind::ForeignContext { expected, found }.into());
         }
         if label.definition > definition {
@@ -172,10 +176,10 @@ impl<S: State> TransitionContext<S> {
             failure: rest.failure.map(|failure| Box::new(failure.into_owned())),
             plan: rest
                 .remaining
-                .map(|names| Plan { names: names.as_ref().into(), first: rest.next }),
+                .map(|names| Plan::Chosen { names: names.as_ref().into(), first: rest.next }),
             next: rest.next,
             gates: rest.gates.into_owned(),
-            actions: rest.actions.into_owned(),
+            actions: rest.actions.into_owned().into(),
             skips: rest.skips.into_owned(),
             paused: rest.paused.map(|paused| Box::new(paused.into_owned())),
             woken: rest.woken.map(|woken| Box::new(woken.into_owned())),

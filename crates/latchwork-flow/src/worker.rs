@@ -14,7 +14,6 @@ use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
 
 use crate::configuration::Script;
-use crate::context::Plan;
 use crate::error::Chain;
 use crate::machine::Machine;
 use crate::runner::Terms;
@@ -38,7 +37,7 @@ pub use resume::Reloaded;
 pub struct StateWorker<S: State> {
     machine: Arc<Machine<S>>,
     context: Arc<TransitionContext<S>>,
-    script: Option<Arc<Script<S>>>,
+    steps: Option<Steps<S>>,
     guard: Option<Guard>,
     /// The right to save.
     run: Option<Box<RunClaim>>,
@@ -62,12 +61,28 @@ pub struct StateWorker<S: State> {
     terms: Option<Box<Terms>>,
 }
 
+/// Which gates and actions a run has.
+enum Steps<S: State> {
+    /// Those of its machine.
+    All,
+    Own(Arc<Script<S>>),
+}
+
+impl<S: State> Steps<S> {
+    fn of<'a>(&'a self, machine: &'a Machine<S>) -> &'a Arc<Script<S>> {
+        match self {
+            Steps::All => &machine.all,
+            Steps::Own(script) => script,
+        }
+    }
+}
+
 impl<S: State> StateWorker<S> {
     pub(crate) fn new(machine: Arc<Machine<S>>, context: Arc<TransitionContext<S>>) -> Self {
         StateWorker {
             machine,
             context,
-            script: None,
+            steps: None,
             guard: None,
             run: None,
             begun: false,
@@ -98,7 +113,7 @@ impl<S: State> StateWorker<S> {
         worker.events = events;
         if planned {
             worker.gates_passed = true;
-            worker.script = Some(Arc::new(script));
+            worker.steps = Some(Steps::Own(Arc::new(script)));
         }
         worker
     }
@@ -115,16 +130,7 @@ impl<S: State> StateWorker<S> {
     /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired)), those of the store, and
     /// [`TransitionOver`](ErrorKind::TransitionOver) for one that has ended.
     pub async fn execute(&mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.begin().await?;
-        if self.is_going() {
-            self.pass_gates().await?;
-        }
-        while self.is_going() {
-            self.step().await?;
-            if self.is_leaving() {
-                self.hand_back().await;
-            }
-        }
+        self.go().await?;
         Ok(self.context.clone())
     }
 
@@ -234,12 +240,30 @@ impl<S: State> StateWorker<S> {
     }
 
     /// The same as [`execute`](Self::execute) for a worker that was made just now.
-    pub(crate) async fn execute_at_once(&mut self) -> Result<Arc<TransitionContext<S>>> {
+    pub(crate) async fn execute_at_once(&mut self) -> Result<()> {
         self.fresh = true;
-        self.execute().await
+        self.go().await
+    }
+
+    pub(crate) fn into_context(self) -> Arc<TransitionContext<S>> {
+        self.context
     }
 
     // ---- what all parts use ----
+
+    async fn go(&mut self) -> Result<()> {
+        self.begin().await?;
+        if self.is_going() {
+            self.pass_gates().await?;
+        }
+        while self.is_going() {
+            self.step().await?;
+            if self.is_leaving() {
+                self.hand_back().await;
+            }
+        }
+        Ok(())
+    }
 
     /// Whether there is something left to do in this run.
     fn is_going(&self) -> bool {
@@ -252,7 +276,7 @@ impl<S: State> StateWorker<S> {
 
     /// The time, without looking at the clock where that was done just now.
     fn now(&self) -> DateTime<Utc> {
-        if self.fresh { self.context.updated_at } else { self.machine.clock.wall() }
+        if self.fresh { self.context.updated_at } else { self.machine.now() }
     }
 
     /// Takes the lock and finds the script, if this run has not begun; else checks the lock.
@@ -362,7 +386,7 @@ fn tell_all<S: State>(
 ) {
     let event = crate::Event {
         transition: context.id,
-        machine: &context.machine,
+        machine: &context.machine.name,
         sequence,
         at: machine.clock.wall(),
         context,
@@ -375,11 +399,6 @@ fn tell_all<S: State>(
             tracing::error!(event = kind.name(), "an observer panicked; the transition goes on");
         }
     }
-}
-
-/// The names of a script's actions from an index on.
-fn plan_of<S: State>(script: &Script<S>, first: usize) -> Plan {
-    Plan { names: script.names.clone(), first }
 }
 
 impl<S: State> fmt::Debug for StateWorker<S> {

@@ -31,8 +31,8 @@ impl<S: State> StateWorker<S> {
             }
         };
         let skips = locking.config.strategy == LockStrategy::Skip;
-        self.change().lock_key = Some(key.clone());
-        match self.acquire(&key).await {
+        self.change().lock_key = Some(key);
+        match self.acquire().await {
             Ok(()) => Ok(true),
             Err(error) if error.is_lock_taken() && skips => {
                 self.change().skipped_by_lock = true;
@@ -42,16 +42,16 @@ impl<S: State> StateWorker<S> {
         }
     }
 
-    /// Asks for a key, as the machine's settings say.
-    pub(super) async fn acquire(&mut self, key: &Key) -> Result<()> {
+    /// Asks for the transition's key, as the machine's settings say.
+    pub(super) async fn acquire(&mut self) -> Result<()> {
         let Some(locking) = &self.machine.locking else { return Ok(()) };
+        let Some(key) = &self.context.lock_key else { return Ok(()) };
         let asking = EventKind::LockAcquiring { key: key.as_str() };
         tell(&self.machine, &self.context, &mut self.events, asking);
-        let mut config = locking.config.clone();
-        if config.strategy == LockStrategy::Skip {
-            config.strategy = LockStrategy::FailFast; // so that we learn who has it
+        let mut request = locking.locks.lock(key).config(&locking.config);
+        if locking.config.strategy == LockStrategy::Skip {
+            request = request.strategy(LockStrategy::FailFast); // so that we learn who has it
         }
-        let mut request = locking.locks.lock(key).config(&config);
         if self.machine.store.is_some() {
             // The transition itself owns the lock, so that whoever goes on after a crash takes over
             // what the dead process held, and need not wait for its end.
@@ -137,14 +137,14 @@ impl<S: State> StateWorker<S> {
                 Err(error) => Err(error.into()),
             };
         }
-        let Some(key) = self.context.lock_key.clone() else { return Ok(()) };
+        let Some(key) = &self.context.lock_key else { return Ok(()) };
         let kept = locking.locks.capabilities().has(Capability::HandOver);
         if self.context.status == Status::Paused && kept {
-            self.tell_released(false);
             let lost = latchwork_lock::Error::lost(key.as_str(), Fence::new(0));
+            self.tell_released(false);
             return Err(lost.into());
         }
-        self.acquire(&key).await
+        self.acquire().await
     }
 
     /// Ends the run until something wakes the transition. The lock is handed to the context.

@@ -20,7 +20,7 @@ impl<S: State> StateWorker<S> {
             .map_err(|error| Error::invalid_state(error.to_string()))?;
         Ok(ContextDraft {
             id: context.id,
-            machine: context.machine.to_string(),
+            machine: context.machine.name.to_string(),
             entity: context.state.id().map(Into::into),
             status: context.status,
             body: context.to_json()?,

@@ -100,9 +100,11 @@ impl<S: State> StateWorker<S> {
             answer => return answer,
         }
         self.change().lease = None;
-        let Some(key) = self.context.lock_key.clone() else { return self.execute().await };
+        if self.context.lock_key.is_none() {
+            return self.execute().await;
+        }
         self.claim().await?;
-        if let Err(error) = self.acquire(&key).await {
+        if let Err(error) = self.acquire().await {
             return Err(self.leave(error).await);
         }
         match self.reload(&reload).await {

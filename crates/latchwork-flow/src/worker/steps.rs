@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use serde_json::json;
 
-use super::{StateWorker, plan_of, tell};
+use super::{StateWorker, Steps, tell};
+use crate::context::Plan;
 use crate::error::{Chain, panic_text};
 use crate::{
     ActionContext, ActionExecution, ActionResult, ActionSkip, AnyAction, AnyGate, BoxError, Error,
@@ -34,21 +35,23 @@ impl<S: State> StateWorker<S> {
             }
             Err(error) => return Err(self.fail(error).await),
         }
-        let (state, delta) = (&self.context.state, &self.context.delta);
-        let script = match &self.machine.provider {
-            None => self.machine.all.clone(),
+        let (plan, steps) = match &self.machine.provider {
+            None => (Plan::All, Steps::All),
             Some(_) => {
                 self.fresh = false;
+                let (state, delta) = (&self.context.state, &self.context.delta);
                 match self.machine.configured_for(state, delta).await {
-                    Ok(script) => script,
+                    Ok(script) => {
+                        (Plan::Chosen { names: script.names(), first: 0 }, Steps::Own(script))
+                    }
                     Err(error) => return Err(self.fail(error).await),
                 }
             }
         };
         let context = self.change();
         context.status = Status::Running;
-        context.plan = Some(plan_of(&script, 0));
-        self.script = Some(script);
+        context.plan = Some(plan);
+        self.steps = Some(steps);
         self.begun = true;
         Ok(())
     }
@@ -59,7 +62,8 @@ impl<S: State> StateWorker<S> {
         if self.gates_passed {
             return Ok(GateResult::Allow);
         }
-        let Some(script) = &self.script else { return Ok(GateResult::Allow) };
+        let Some(steps) = &self.steps else { return Ok(GateResult::Allow) };
+        let script = steps.of(&self.machine);
         if script.gates.is_empty() {
             return self.gates_are_passed(script.actions.is_empty()).await;
         }
@@ -112,7 +116,7 @@ impl<S: State> StateWorker<S> {
         };
         let (reason, panicked, source) = match answer {
             Ok(Ok(result)) => {
-                let now = self.machine.clock.wall();
+                let now = self.machine.now();
                 self.fresh = true;
                 let context = self.change();
                 context.updated_at = now;
@@ -141,19 +145,21 @@ impl<S: State> StateWorker<S> {
             self.check_lock().await?;
         }
         let index = self.context.next;
-        let first = self.context.plan.as_ref().map_or(0, |plan| plan.first);
-        let Some(script) = self.script.clone() else { return Ok(()) };
-        let Some(action) = script.actions.get(index - first) else {
+        let first = self.context.plan.as_ref().map_or(0, Plan::first);
+        let Some(steps) = &self.steps else { return Ok(()) };
+        let actions = &steps.of(&self.machine).actions;
+        let Some(action) = actions.get(index - first) else {
             return self.finish(Status::Completed, None).await;
         };
-        let last = index - first + 1 == script.actions.len();
-        if let Some(gate) = &action.gate {
-            match self.ask(gate, Some(&action.name)).await {
-                Ok(GateResult::Allow) => {}
-                Ok(result) => return self.skip(action, gate, &result, last).await,
-                Err(error) => return Err(self.fail(error).await),
-            }
+        let (planned, last) = (actions.len(), index - first + 1 == actions.len());
+        if action.gate.is_some()
+            && let Some(done) = self.passes(&action.clone(), last).await
+        {
+            return done;
         }
+        // Borrowed and not counted: whatever is counted costs, and this is done for each action.
+        let Some(steps) = &self.steps else { return Ok(()) };
+        let action = &steps.of(&self.machine).actions[index - first];
         let began = EventKind::ActionExecuting { action: &action.name, index };
         tell(&self.machine, &self.context, &mut self.events, began);
         let fence = self.guard.as_ref().map(|guard| guard.fence());
@@ -166,9 +172,9 @@ impl<S: State> StateWorker<S> {
             Err(lost) => return Err(self.leave(lost).await),
         };
         let ActionResult { execution, state, metadata, pause } = result;
-        let ended_at = self.machine.clock.wall();
+        let ended_at = self.machine.now();
         self.fresh = true;
-        let context = self.change();
+        let context = Arc::make_mut(&mut self.context);
         context.updated_at = ended_at;
         context.next = index + 1;
         if let Some(state) = state {
@@ -179,8 +185,8 @@ impl<S: State> StateWorker<S> {
         if ended {
             context.metadata.clone_from(&metadata);
         }
-        if context.actions.capacity() == 0 {
-            context.actions.reserve_exact(script.actions.len().min(16));
+        if planned > 1 && context.actions.is_empty() {
+            context.actions.reserve_exact(planned.min(16));
         }
         context.actions.push(ActionExecution {
             action: action.name.clone(),
@@ -202,6 +208,16 @@ impl<S: State> StateWorker<S> {
             Execution::Continue => self.enter().await,
             Execution::Stop => self.finish(Status::Stopped, None).await,
             Execution::Pause => self.pause(pause.map(|pause| *pause).unwrap_or_default()).await,
+        }
+    }
+
+    /// Asks an action's gate. Unless it allows, the answer is how the step ended.
+    async fn passes(&mut self, action: &AnyAction<S>, last: bool) -> Option<Result<()>> {
+        let gate = action.gate.as_ref()?;
+        match self.ask(gate, Some(&action.name)).await {
+            Ok(GateResult::Allow) => None,
+            Ok(result) => Some(self.skip(action, gate, &result, last).await),
+            Err(error) => Some(Err(self.fail(error).await)),
         }
     }
 
