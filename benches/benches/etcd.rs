@@ -162,8 +162,10 @@ fn contender<'a>(
             let server = server.clone();
             let work = async move {
                 let mut client = server.client.clone();
+                // The address of ours has the room in it: all names are about as long.
+                let room = if matches!(way, Way::Ours) { "" } else { &*server.room };
                 for n in 0..count {
-                    let key = format!("{}/{}/{task}/{}", server.room, way.name(), n % 8);
+                    let key = format!("{room}/{}/{task}/{}", way.name(), n % 8);
                     way.once(&server, &mut client, &key).await;
                 }
             };
@@ -177,9 +179,11 @@ fn contender<'a>(
 
 fn hand_over(scale: Scale, runtime: &Runtime, server: &Arc<Server>, table: &mut Table) {
     let grants = scale.pick(640, 64);
-    let (mut fair, mut p50, mut p99) = (vec![], vec![], vec![]);
+    let (mut fair, mut p50, mut p99, mut own) = (vec![], vec![], vec![], vec![]);
     for _ in 0..scale.pick(3, 1) {
-        let put = percentile(&runtime.block_on(puts(server, scale.pick(400, 4))), 50.0);
+        let puts = runtime.block_on(puts(server, scale.pick(400, 4)));
+        let put = percentile(&puts, 50.0);
+        own.push(percentile(&puts, 99.0) / put);
         let (shares, took) = runtime.block_on(around(server, grants));
         fair.push(jain(&shares));
         p50.push(percentile(&took, 50.0) / put);
@@ -188,10 +192,13 @@ fn hand_over(scale: Scale, runtime: &Runtime, server: &Arc<Server>, table: &mut 
     let fair = Ratio::of(fair);
     let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
     table.row("Jain's fairness index", "", fair.median, shown, Goal::AtLeast(0.95));
-    for (what, figures, goal) in [("p50", p50, Goal::None), ("p99", p99, Goal::AtMost(5.0))] {
-        let what = format!("{what} of a hand-over");
+    for (what, figures, goal) in [
+        ("p50 of a hand-over", p50, Goal::None),
+        ("p99 of a hand-over", p99, Goal::AtMost(5.0)),
+        ("p99 of the put itself", own, Goal::None),
+    ] {
         let ratio = Ratio::of(figures);
-        table.row(&what, "the median of a put", ratio.median, ratio.to_string(), goal);
+        table.row(what, "the median of a put", ratio.median, ratio.to_string(), goal);
     }
 }
 

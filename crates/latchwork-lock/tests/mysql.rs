@@ -13,6 +13,8 @@ mod pool;
 #[path = "mysql/relay.rs"]
 mod relay;
 mod support;
+#[path = "mysql/tls.rs"]
+mod tls;
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -64,6 +66,7 @@ fn main() {
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
         pool::sessions_of_the_user_stay_as_they_were,
+        tls::certificates_are_checked,
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

@@ -2,8 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::Path;
-use std::process::Command;
 
 use etcd_client::{Client, GetOptions, Permission};
 use latchwork_lock::{
@@ -11,6 +9,7 @@ use latchwork_lock::{
 };
 
 use crate::cluster::{Cluster, provider};
+use crate::support::certificates::{authority, signed};
 use crate::support::{connect, eventually, millis, secs};
 
 /// It is refused with this code, says this, and shows no secret.
@@ -74,7 +73,7 @@ pub(crate) async fn certificates_are_checked() {
         authority(files.path(), name);
     }
     for (name, ca) in [("server", "ca"), ("me", "ca"), ("spy", "stranger")] {
-        signed(files.path(), name, ca);
+        signed(files.path(), name, ca, "DNS:localhost,IP:127.0.0.1");
     }
     let words = [
         ("--cert-file", "server.pem"),
@@ -185,33 +184,4 @@ pub(crate) async fn a_token_is_in_no_entry() {
         assert!(shown.contains("a note"), "{shown}");
     }
     waiting.abort();
-}
-
-fn authority(files: &Path, name: &str) {
-    let subject = format!("/CN={name}");
-    let (key, certificate) = (format!("{name}.key"), format!("{name}.pem"));
-    let words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let more = ["-days", "2", "-subj", &subject, "-keyout", &key, "-out", &certificate];
-    openssl(files, &[&words[..], &more[..]].concat());
-}
-
-/// A key and a certificate, for this machine, of an authority.
-fn signed(files: &Path, name: &str, ca: &str) {
-    let names = "subjectAltName=DNS:localhost,IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth";
-    std::fs::write(files.join("names"), names).expect("written");
-    let (subject, key) = (format!("/CN={name}"), format!("{name}.key"));
-    let (asked, certificate) = (format!("{name}.csr"), format!("{name}.pem"));
-    let (ca_key, ca) = (format!("{ca}.key"), format!("{ca}.pem"));
-    let words = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    let more = ["-subj", &subject, "-keyout", &key, "-out", &asked];
-    openssl(files, &[&words[..], &more[..]].concat());
-    let words = ["x509", "-req", "-in", &asked, "-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial"];
-    let more = ["-days", "2", "-extfile", "names", "-out", &certificate];
-    openssl(files, &[&words[..], &more[..]].concat());
-}
-
-fn openssl(files: &Path, words: &[&str]) {
-    let out = Command::new("openssl").args(words).current_dir(files).output();
-    let out = out.expect("openssl is installed");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
 use latchwork_contract::proxy::Proxy;
-use latchwork_lock::{Clock, Locks, Refresh, SystemClock};
+use latchwork_lock::{Clock, EtcdLockProvider, Locks, Refresh, SystemClock};
 
 use crate::cluster::{Cluster, provider};
 use crate::support::child::{say, told};
@@ -196,14 +196,12 @@ pub(crate) async fn no_guarded_write_is_stale() {
     let mut cluster = Cluster::start(3).await;
     let address = cluster.address(0);
     let end = Instant::now() + secs(15);
-    let tasks: Vec<_> = (0..4)
-        .map(|n| {
-            let places: Vec<String> =
-                (0..3).map(|member| cluster.place((member + n) % 3)).collect();
-            let address = address.clone();
-            tokio::spawn(async move { count(&address, &places, end).await })
-        })
-        .collect();
+    let mut tasks = Vec::new();
+    for n in 0..4 {
+        let places: Vec<String> = (0..3).map(|member| cluster.place((member + n) % 3)).collect();
+        let own = provider(&address).await;
+        tasks.push(tokio::spawn(async move { count(own, &places, end).await }));
+    }
     let mut round = 0;
     while Instant::now() < end - secs(4) {
         let victim = round % 3;
@@ -245,8 +243,7 @@ pub(crate) async fn no_guarded_write_is_stale() {
 }
 
 /// Increments under the lock; how many were written, and of how many it is not known.
-async fn count(address: &str, places: &[String], end: Instant) -> (u64, u64) {
-    let own = provider(address).await;
+async fn count(own: EtcdLockProvider, places: &[String], end: Instant) -> (u64, u64) {
     let locks = Locks::new(own.clone());
     let (mut written, mut unknown) = (0, 0);
     while Instant::now() < end {

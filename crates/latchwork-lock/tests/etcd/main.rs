@@ -11,6 +11,8 @@
 mod cluster;
 mod doors;
 mod faults;
+mod hand_on;
+mod partition;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;
@@ -51,6 +53,15 @@ fn main() {
             a_compaction_takes_no_turn_away,
             a_restart_keeps_leases_and_queues,
             no_guarded_write_is_stale;
+        partition:
+            a_client_goes_on_with_the_members_that_it_reaches,
+            a_client_that_reaches_nobody_knows_its_loss_in_time;
+        hand_on:
+            a_release_begins_the_next_lease,
+            a_waiter_of_another_process_comes_in_its_turn,
+            what_a_sleeper_was_handed_goes_back,
+            waiters_that_go_leave_nothing,
+            the_end_of_a_runtime_leaves_nothing;
         doors:
             a_password_opens,
             certificates_are_checked,

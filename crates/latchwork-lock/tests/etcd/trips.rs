@@ -26,7 +26,10 @@ fn asked(cluster: &Cluster) -> HashMap<String, u64> {
 }
 
 /// What was asked meanwhile.
-async fn during(cluster: &Cluster, work: impl Future<Output = ()>) -> HashMap<String, u64> {
+pub(crate) async fn during(
+    cluster: &Cluster,
+    work: impl Future<Output = ()>,
+) -> HashMap<String, u64> {
     let before = asked(cluster);
     work.await;
     let mut after = asked(cluster);
@@ -37,7 +40,7 @@ async fn during(cluster: &Cluster, work: impl Future<Output = ()>) -> HashMap<St
     after
 }
 
-fn counts(pairs: &[(&str, u64)]) -> HashMap<String, u64> {
+pub(crate) fn counts(pairs: &[(&str, u64)]) -> HashMap<String, u64> {
     pairs.iter().map(|(method, count)| ((*method).to_owned(), *count)).collect()
 }
 

@@ -8,6 +8,7 @@
 )]
 
 pub mod backend;
+pub mod certificates;
 pub mod child;
 pub mod gate;
 pub mod log;

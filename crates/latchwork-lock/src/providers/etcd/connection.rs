@@ -2,6 +2,10 @@
 //!
 //! Not to all at once: the driver would then choose a member by chance for each question, also
 //! one that is stopped and swallows it. Who is connected to one that answers stays there.
+//!
+//! Each runtime that asks has a connection of its own, a lane: a connection is driven by the runtime
+//! that opened it, and to wake a thread of another one and be woken by it costs as much as half of
+//! the way to the server. When a member fails, all lanes leave it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +13,8 @@ use std::time::Duration;
 
 use etcd_client::{Client, KvClient, LeaseClient, WatchClient};
 use parking_lot::Mutex;
+use tokio::runtime::{self, Handle};
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::config::Address;
@@ -45,34 +51,74 @@ impl Member {
 
 pub(super) struct Link {
     source: Source,
-    current: Mutex<Option<Arc<Member>>>,
-    /// One connects at a time, and the others take what it got.
-    connecting: tokio::sync::Mutex<()>,
+    lanes: Mutex<Vec<Arc<Lane>>>,
+    /// Which member is asked next by whoever has none.
     next: AtomicUsize,
 }
 
 enum Source {
     Own(Box<Address>),
-    /// It finds its members itself.
-    Given,
+    /// The caller's, which finds its members itself.
+    Given(Arc<Member>),
+}
+
+/// The connection of one runtime.
+struct Lane {
+    runtime: runtime::Id,
+    /// A task that ends with the runtime.
+    lives: AbortHandle,
+    current: Mutex<Option<Arc<Member>>>,
+    /// One connects at a time, and the others take what it got.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Lane {
+    fn open(runtime: &Handle) -> Arc<Self> {
+        Arc::new(Lane {
+            runtime: runtime.id(),
+            lives: runtime.spawn(std::future::pending::<()>()).abort_handle(),
+            current: Mutex::default(),
+            connecting: tokio::sync::Mutex::new(()),
+        })
+    }
+
+    /// Whether this member is asked here.
+    fn asks(&self, member: &Arc<Member>) -> bool {
+        self.current.lock().as_ref().is_some_and(|current| Arc::ptr_eq(current, member))
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.lives.abort();
+    }
 }
 
 impl Link {
     pub(super) fn own(address: Address) -> Self {
-        Self::new(Source::Own(Box::new(address)), None)
+        Self::new(Source::Own(Box::new(address)))
     }
 
     pub(super) fn given(client: Client) -> Self {
-        Self::new(Source::Given, Some(Arc::new(Member::new(client, 0))))
+        Self::new(Source::Given(Arc::new(Member::new(client, 0))))
     }
 
-    fn new(source: Source, current: Option<Arc<Member>>) -> Self {
-        Link {
-            source,
-            current: Mutex::new(current),
-            connecting: tokio::sync::Mutex::new(()),
-            next: AtomicUsize::new(0),
+    fn new(source: Source) -> Self {
+        Link { source, lanes: Mutex::default(), next: AtomicUsize::new(0) }
+    }
+
+    /// The lane of the runtime that we are in.
+    fn lane(&self) -> Arc<Lane> {
+        let here = Handle::current();
+        let mut lanes = self.lanes.lock();
+        if let Some(known) = lanes.iter().find(|lane| lane.runtime == here.id()) {
+            return known.clone();
         }
+        // What is left of runtimes that have ended.
+        lanes.retain(|lane| !lane.lives.is_finished());
+        let lane = Lane::open(&here);
+        lanes.push(lane.clone());
+        lane
     }
 
     /// Asks a member, once.
@@ -119,16 +165,18 @@ impl Link {
 
     /// The member to ask.
     pub(super) async fn member(&self, during: &'static str) -> Result<Arc<Member>, Wrong> {
-        if let Some(member) = self.current.lock().clone() {
-            return Ok(member);
-        }
-        let _one_at_a_time = self.connecting.lock().await;
-        if let Some(member) = self.current.lock().clone() {
-            return Ok(member);
-        }
-        let Source::Own(address) = &self.source else {
-            return Err(Wrong::Refused(Error::backend(NAME, during, "there is no client", None)));
+        let address = match &self.source {
+            Source::Own(address) => address,
+            Source::Given(member) => return Ok(member.clone()),
         };
+        let lane = self.lane();
+        if let Some(member) = lane.current.lock().clone() {
+            return Ok(member);
+        }
+        let _one_at_a_time = lane.connecting.lock().await;
+        if let Some(member) = lane.current.lock().clone() {
+            return Ok(member);
+        }
         let first = self.next.load(Ordering::Relaxed);
         let mut wrong = None;
         for place in (first..).take(address.endpoints.len()) {
@@ -136,7 +184,7 @@ impl Link {
             match connect(address, place, during).await {
                 Ok(member) => {
                     let member = Arc::new(member);
-                    *self.current.lock() = Some(member.clone());
+                    *lane.current.lock() = Some(member.clone());
                     self.next.store(place, Ordering::Relaxed);
                     return Ok(member);
                 }
@@ -149,17 +197,23 @@ impl Link {
         Err(wrong.unwrap_or_else(|| Wrong::silence(during, PATIENCE)))
     }
 
-    /// Whether this member is still the one that is asked.
+    /// Whether this member is still one that is asked.
     pub(super) fn is_current(&self, member: &Arc<Member>) -> bool {
-        self.current.lock().as_ref().is_some_and(|current| Arc::ptr_eq(current, member))
+        match self.source {
+            Source::Own(_) => self.lanes.lock().iter().any(|lane| lane.asks(member)),
+            Source::Given(_) => true,
+        }
     }
 
-    /// A member did not answer: the next one shall be asked.
+    /// A member did not answer: all shall ask the next one.
     pub(super) fn failed(&self, member: &Arc<Member>) {
         if let Source::Own(_) = self.source {
-            let mut current = self.current.lock();
-            if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, member)) {
-                *current = None;
+            let lanes = self.lanes.lock();
+            // Who was left already, is not left again.
+            if lanes.iter().any(|lane| lane.asks(member)) {
+                for lane in &*lanes {
+                    lane.current.lock().take_if(|current| current.place == member.place);
+                }
                 self.next.store(member.place + 1, Ordering::Relaxed);
             }
         }
@@ -172,7 +226,7 @@ impl Link {
         let (status, _) = status.await.map_err(|wrong| self.hinted(wrong.error(during)))?;
         check_version(during, status.version())?;
         // The status is told to anybody; this is not.
-        let probe = self.ask(during, async |member: Arc<Member>| {
+        let probe = self.ask_again(during, async |member: Arc<Member>| {
             member.kv.clone().get("latchwork", None).await
         });
         match probe.await {
@@ -186,13 +240,16 @@ impl Link {
     fn hinted(&self, error: Error) -> Error {
         let tls = matches!(&self.source, Source::Own(address) if address.is_tls());
         let ErrorKind::Unavailable { during, reason, .. } = error.kind() else { return error };
-        let hint = if tls && reason.contains("handshake eof") {
-            "does the server speak TLS? If not, write etcd:// and not etcds://"
-        } else if tls && reason.contains("closed") {
-            "a server that demands a client certificate does this too: give it one with \
-             cert=FILE and key=FILE, signed by its own authority"
-        } else {
-            return error;
+        const PLAIN: &str = "does the server speak TLS? If not, write etcd:// and not etcds://";
+        const CERTIFICATE: &str = "a server that demands a client certificate does this too: give it \
+            one with cert=FILE and key=FILE, signed by its own authority";
+        let hint = match reason {
+            _ if !tls => return error,
+            reason if reason.contains("handshake eof") => PLAIN.to_owned(),
+            // One who hangs up on what it does not understand may be quicker than its own words.
+            reason if reason.contains("reset") => format!("{PLAIN}; {CERTIFICATE}"),
+            reason if reason.contains("closed") => CERTIFICATE.to_owned(),
+            _ => return error,
         };
         Error::unavailable(NAME, during, format!("{reason}; {hint}"), None)
     }

@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::LeaseGrantOptions;
-use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
 
 use super::connection::Link;
 use super::error::{NAME, Wrong};
-use super::watcher::runtime;
+use super::watcher::{self, runtime};
 use crate::rules::Id;
-use crate::{Clock, Error, ErrorKind, Mode, Moment, Result};
+use crate::{Clock, Error, ErrorKind, Fence, Mode, Moment, Result};
 
 /// How much must be left above the ttl when a lease is used: the way to the server.
 const WAY: Duration = Duration::from_millis(100);
@@ -95,8 +95,17 @@ pub(super) struct Leases {
     clock: Arc<dyn Clock>,
     /// By their length in seconds: what can be used yet.
     fresh: Mutex<HashMap<u64, Slot>>,
-    /// What the holders of this process hang on.
-    held: Mutex<HashMap<Id, (Mode, Arc<Lease>)>>,
+    /// The holders of this process.
+    held: Mutex<HashMap<Id, Holding>>,
+}
+
+/// A holder of this process.
+struct Holding {
+    mode: Mode,
+    /// None where it was granted elsewhere.
+    fence: Option<Fence>,
+    /// What it hangs on.
+    lease: Arc<Lease>,
 }
 
 impl Leases {
@@ -156,12 +165,12 @@ impl Leases {
         seconds: u64,
     ) -> impl Future<Output = Result<Arc<Lease>, Refusal>> + Send + 'static {
         let (link, clock) = (self.link.clone(), self.clock.clone());
-        async move {
-            match grant(&link, &*clock, during, seconds).await {
-                Ok(lease) => Ok(Arc::new(lease)),
-                Err(wrong) => Err(Refusal::of(&wrong.error(during))),
-            }
-        }
+        // Callers of several runtimes may wait for it: it is made on none of them.
+        let made = watcher::run_apart(during, async move {
+            let granted = grant(&link, &*clock, during, seconds).await;
+            granted.map(Arc::new).map_err(|wrong| wrong.error(during))
+        });
+        made.map_err(|error| Refusal::of(&error))
     }
 
     /// Forgets a lease that the server no longer knows.
@@ -173,19 +182,19 @@ impl Leases {
     }
 
     /// Remembers what a holder hangs on.
-    pub(super) fn hold(&self, id: Id, mode: Mode, lease: Arc<Lease>) {
-        let before = self.held.lock().insert(id, (mode, lease));
+    pub(super) fn hold(&self, id: Id, mode: Mode, fence: Option<Fence>, lease: Arc<Lease>) {
+        let before = self.held.lock().insert(id, Holding { mode, fence, lease });
         drop(before); // outside of the lock: it may end a lease
     }
 
-    /// The mode of a holder of this process.
-    pub(super) fn mode_of(&self, id: Id) -> Option<Mode> {
-        self.held.lock().get(&id).map(|held| held.0)
+    /// The mode and fence of a holder of this process.
+    pub(super) fn held(&self, id: Id) -> Option<(Mode, Option<Fence>)> {
+        self.held.lock().get(&id).map(|held| (held.mode, held.fence))
     }
 
     /// A holder is no more, or no longer of this process.
     pub(super) fn let_go(&self, id: Id) -> Option<Arc<Lease>> {
-        self.held.lock().remove(&id).map(|held| held.1)
+        self.held.lock().remove(&id).map(|held| held.lease)
     }
 }
 

@@ -38,33 +38,50 @@
 //! ten times a second. What the stream tells is a hint: the transaction that claims decides. A
 //! look every two seconds, for all waiters together, finds what a stream that is deaf has missed.
 //!
+//! Where a writer releases and the next in line is a writer of the same process, the transaction that
+//! ends the one lease begins the other ([`hand_on`]), and one who wants the key again may stand in
+//! line with it ([`ride`]). What the process knows only proposes: the transaction compares that the
+//! one is there, and that the other stands first.
+//!
 //! The queue is the reservation (L5): a free key belongs to the first in line, since nobody
 //! enters directly while somebody waits. Who does not claim within its window is taken out of the
 //! queue: by its own process, where a task sleeps, and by the waiters' lease, where that is dead
-//! or stopped.
+//! or stopped. What was handed to a task that sleeps, its process gives back as soon.
+//!
+//! # Threads
+//!
+//! Questions are asked on the caller's runtime where that has several threads, by a connection of
+//! its own ([`connection`]); all else, and what serves several callers, on a runtime of ours.
 //!
 //! # Messages
 //!
 //! | operation | round trips |
 //! | --- | --- |
 //! | take a free key | 1 (and one for each new second, shared by all grants of that second) |
-//! | give it back | 1 |
+//! | give it back | 1, which also hands it on within a process |
 //! | renew | 1 (and the same) |
 //! | be refused | 2: the second asks how long the holder has yet |
-//! | join the queue | 2 (1 where this process knows that others wait) |
-//! | claim | 1 (2 where an owner is named) |
+//! | join the queue | 2 (1 where this process knows that others wait, none with a hand-over) |
+//! | claim | 1 (2 where a reader names an owner), none where it was handed on |
 //! | resume, take over | 2 |
 //! | wait | none; the process renews its waiters once a second and looks every two |
 
+mod call;
+mod compare;
 mod config;
 mod connection;
 mod error;
+mod hand_on;
+mod inspect;
 mod lease;
+mod presence;
 mod provider;
 mod record;
 mod release;
+mod ride;
 mod store;
 mod transaction;
+mod view;
 mod wait;
 mod watch;
 mod watcher;

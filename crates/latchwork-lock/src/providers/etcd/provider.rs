@@ -35,7 +35,6 @@ use crate::{
 #[derive(Clone)]
 pub struct EtcdLockProvider {
     pub(super) store: Arc<Store>,
-    pub(super) releases: Arc<Releases>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
 }
@@ -70,11 +69,7 @@ impl EtcdLockProvider {
     }
 
     pub(super) fn of(store: Store) -> Self {
-        EtcdLockProvider {
-            store: Arc::new(store),
-            releases: Arc::new(Releases::new()),
-            watching: Arc::default(),
-        }
+        EtcdLockProvider { store: Arc::new(store), watching: Arc::default() }
     }
 
     /// Sees to it that somebody looks after the waiters.
@@ -139,7 +134,7 @@ impl LockProvider for EtcdLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.releases.queue(&self.store, proof.key.clone(), record::id(proof.token));
+        Releases::queue(&self.store, proof.key.clone(), record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
@@ -184,7 +179,7 @@ impl LockProvider for EtcdLockProvider {
     }
 
     async fn close(&self) {
-        self.releases.flush().await;
+        self.store.releases.flush().await;
     }
 }
 

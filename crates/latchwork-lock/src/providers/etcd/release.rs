@@ -1,11 +1,12 @@
 //! The releases that drops have queued (L21).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
-use super::store::Store;
+use super::store::{Party, Store};
 use super::watcher::runtime;
 use crate::Key;
 use crate::retry::Backoff;
@@ -17,25 +18,35 @@ const TRIES: usize = 6;
 /// How many at a time: a heap of dropped guards must not keep others from the connection.
 const AT_ONCE: usize = 32;
 
+/// How long after it was cut short a question can still be heard.
+const HEARD: Duration = Duration::from_secs(1);
+
 pub(super) struct Releases {
     left: watch::Sender<usize>,
-    turns: Arc<Semaphore>,
+    turns: Semaphore,
 }
 
 impl Releases {
     pub(super) fn new() -> Self {
-        Releases { left: watch::Sender::new(0), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+        Releases { left: watch::Sender::new(0), turns: Semaphore::new(AT_ONCE) }
     }
 
     /// Queues a release.
-    pub(super) fn queue(&self, store: &Arc<Store>, key: Key, id: Id) {
-        let (store, left, turns) = (store.clone(), self.left.clone(), self.turns.clone());
+    pub(super) fn queue(store: &Arc<Store>, key: Key, id: Id) {
+        let own = store.clone();
+        store.releases.spawn(&key.clone(), async move {
+            let _turn = own.releases.turns.acquire().await;
+            try_release(&own, &key, id).await;
+        });
+    }
+
+    fn spawn(&self, key: &Key, release: impl Future<Output = ()> + Send + 'static) {
+        let left = self.left.clone();
         match runtime() {
             Ok(runtime) => {
                 left.send_modify(|left| *left += 1);
                 runtime.spawn(async move {
-                    let _turn = turns.acquire().await;
-                    try_release(&store, &key, id).await;
+                    release.await;
                     left.send_modify(|left| *left -= 1);
                 });
             }
@@ -50,7 +61,45 @@ impl Releases {
     }
 }
 
-async fn try_release(store: &Store, key: &Key, id: Id) {
+/// A question for somebody's lease. Dropped without an answer, by the end of the caller's runtime or
+/// because none came, it may be heard yet, also after the release of one who has gone: so that is
+/// repeated.
+pub(super) struct CutShort {
+    store: Arc<Store>,
+    party: Arc<Party>,
+    wanted: Arc<AtomicBool>,
+    armed: bool,
+}
+
+impl CutShort {
+    pub(super) fn new(store: &Arc<Store>, party: &Arc<Party>, wanted: &Arc<AtomicBool>) -> Self {
+        let (store, party, wanted) = (store.clone(), party.clone(), wanted.clone());
+        CutShort { store, party, wanted, armed: true }
+    }
+
+    /// Whatever came of it is known.
+    pub(super) fn answered(mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for CutShort {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let (store, party, wanted) = (self.store.clone(), self.party.clone(), self.wanted.clone());
+        self.store.releases.spawn(&self.party.key, async move {
+            tokio::time::sleep(HEARD).await;
+            // Who still wants it asks again with the same token.
+            if !wanted.load(Ordering::Acquire) {
+                try_release(&store, &party.key, party.id).await;
+            }
+        });
+    }
+}
+
+async fn try_release(store: &Arc<Store>, key: &Key, id: Id) {
     let mut backoff = Backoff::new(Duration::from_millis(100));
     for left in (0..TRIES).rev() {
         match store.release("releasing", key, id).await {

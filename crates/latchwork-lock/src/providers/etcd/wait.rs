@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::error::{self, Wrong};
 use super::provider::EtcdLockProvider;
 use super::record::{self, Part, State};
+use super::release::{CutShort, Releases};
 use super::store::{Entered, Party, Store, busy};
-use super::watch::{Seat, Standing};
+use super::watch::{Next, Seat};
 use super::watcher;
 use crate::{AcquireRequest, Acquired, Fence, Grant, Holder, Mode, Moment, Result, Wait};
 
@@ -39,8 +40,13 @@ pub(super) async fn acquire(
     let mut asking =
         Asking { provider, party, wanted: Arc::new(AtomicBool::new(true)), armed: true };
     let waits = clock.now() < deadline;
+    if waits {
+        // Before it stands in line: what happens until somebody watches is seen only in part.
+        provider.watch();
+    }
+    let wanted = asking.wanted.clone();
     let mut answer =
-        asking.step(async move |store, party| begin(&store, &party, waits).await).await;
+        asking.step(async move |store, party| begin(&store, &party, &wanted, waits).await).await;
     let mut has_waited = false;
     loop {
         let seat = match answer {
@@ -61,14 +67,9 @@ pub(super) async fn acquire(
             }
         };
         has_waited = true;
-        provider.watch();
-        let mut standing = seat.standing();
-        while standing == Standing::Behind && clock.now() < deadline {
-            seat.changed(&**clock, deadline).await;
-            standing = seat.standing();
-        }
-        answer = match standing {
-            Standing::First { created, previous } => {
+        answer = match seat.next(&**clock, deadline).await {
+            Next::Holds(grant) => Ok(Answer::Granted(grant)),
+            Next::Claims { created, previous } => {
                 // The ttl begins with the claim, which is sent after this moment.
                 let trusted_from = Some(clock.now());
                 let grant = Grant {
@@ -77,19 +78,17 @@ pub(super) async fn acquire(
                     trusted_from,
                     ..Grant::PENDING
                 };
-                seat.claims(true);
                 asking
                     .step(async move |store, party| {
                         claim(&store, &party, seat, created, grant).await
                     })
                     .await
             }
-            Standing::Gone if clock.now() < deadline => {
-                asking.step(async move |store, party| stand(&store, &party).await).await
+            Next::Stands => {
+                let wanted = asking.wanted.clone();
+                asking.step(async move |store, party| stand(&store, &party, &wanted).await).await
             }
-            Standing::Gone | Standing::Behind => {
-                asking.step(async move |store, party| leave(&store, &party).await).await
-            }
+            Next::Leaves => asking.leave().await,
         };
     }
 }
@@ -98,7 +97,7 @@ enum Answer {
     Granted(Grant),
     Refused(Option<Box<Holder>>),
     /// It stands in line.
-    Waits(Arc<Seat>),
+    Waits(Seat),
 }
 
 /// A request that somebody waits for. Dropped, what it got or stands for is given back.
@@ -120,8 +119,10 @@ impl Asking<'_> {
     {
         let (store, party) = (self.provider.store.clone(), self.party.clone());
         let wanted = self.wanted.clone();
+        let cut_short = CutShort::new(&store, &party, &wanted);
         watcher::run(DURING, async move {
             let answer = step(store.clone(), party.clone()).await;
+            cut_short.answered();
             if !wanted.load(Ordering::Acquire) {
                 // The release that follows an abandoned question may have been there before it.
                 store.release(DURING, &party.key, party.id).await?;
@@ -129,6 +130,14 @@ impl Asking<'_> {
             answer
         })
         .await
+    }
+
+    /// Gives up waiting.
+    async fn leave(&self) -> Result<Answer> {
+        // First the word, as below: a lease may be under way to it.
+        self.wanted.store(false, Ordering::Release);
+        let (store, party) = (self.provider.store.clone(), self.party.clone());
+        watcher::run(DURING, async move { leave(&store, &party).await }).await
     }
 }
 
@@ -138,20 +147,29 @@ impl Drop for Asking<'_> {
             // First the word, then the release: a step that has not seen the one sees the other.
             self.wanted.store(false, Ordering::Release);
             let Party { key, id, .. } = &*self.party;
-            self.provider.releases.queue(&self.provider.store, key.clone(), *id);
+            Releases::queue(&self.provider.store, key.clone(), *id);
         }
     }
 }
 
 /// Enters, takes over, stands in line, or is refused.
-async fn begin(store: &Store, party: &Party, waits: bool) -> Result<Answer> {
+async fn begin(
+    store: &Arc<Store>,
+    party: &Arc<Party>,
+    wanted: &Arc<AtomicBool>,
+    waits: bool,
+) -> Result<Answer> {
     // Where others are known to wait, it is not tried to pass them.
     if waits && party.owner.is_none() && store.desk.has_queue(&party.key) {
-        return stand(store, party).await;
+        return stand(store, party, wanted).await;
     }
     for _ in 0..TRIES {
-        let seen = match store.take(DURING, party).await? {
+        let seen = match store.take(DURING, party, waits).await? {
             Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
+            // There it finds what it holds, and keeps the place that it has (L17).
+            Entered::Not(_) if waits && party.owner.is_none() => {
+                return stand(store, party, wanted).await;
+            }
             Entered::Not(seen) => seen,
         };
         // The answer got lost, and the request is asked again (L17).
@@ -160,7 +178,7 @@ async fn begin(store: &Store, party: &Party, waits: bool) -> Result<Answer> {
         }
         if seen.find(Part::Wait, party.id).is_some() {
             if waits {
-                return stand(store, party).await;
+                return stand(store, party, wanted).await;
             }
             // Whoever asks a last time may be next.
             if let Some(fence) = claim_at_once(store, party).await? {
@@ -194,7 +212,7 @@ async fn begin(store: &Store, party: &Party, waits: bool) -> Result<Answer> {
             }
         }
         if waits {
-            return stand(store, party).await;
+            return stand(store, party, wanted).await;
         }
         let holder = store.in_the_way(DURING, &seen).await;
         return Ok(Answer::Refused(holder.map(Box::new)));
@@ -209,7 +227,7 @@ fn admits(seen: &State, mode: Mode) -> bool {
     }
 }
 
-async fn claim_at_once(store: &Store, party: &Party) -> Result<Option<Fence>> {
+async fn claim_at_once(store: &Arc<Store>, party: &Party) -> Result<Option<Fence>> {
     let seen = store.peek(DURING, &party.key).await?;
     let Some(created) = seen.find(Part::Wait, party.id).map(|ticket| ticket.created) else {
         return Ok(None);
@@ -229,14 +247,18 @@ async fn claim_at_once(store: &Store, party: &Party) -> Result<Option<Fence>> {
 }
 
 /// Stands in line, at its end or where it stood.
-async fn stand(store: &Store, party: &Party) -> Result<Answer> {
+async fn stand(store: &Arc<Store>, party: &Arc<Party>, wanted: &Arc<AtomicBool>) -> Result<Answer> {
     // Whatever it held before is over: it would not stand here else.
     drop(store.leases.let_go(party.id));
-    let seat = Arc::new(store.desk.join(&party.key, party.id));
+    let seat = store.desk.join(party, wanted);
     for _ in 0..TRIES {
-        let lease = store.presence.lease(&store.link, &*store.clock).await?;
+        let lease = store.presence.lease().await?;
         // Who hears of everything need not look.
         let look = !store.desk.knows(&party.key);
+        if !look && let Some(stands_since) = store.ride(party, lease).await {
+            seat.stands_since(stands_since);
+            return Ok(Answer::Waits(seat));
+        }
         match store.queue(DURING, party, lease, look).await {
             Ok((stands_since, seen)) => {
                 if let Some(seen) = seen {
@@ -257,28 +279,33 @@ async fn stand(store: &Store, party: &Party) -> Result<Answer> {
 
 /// Claims what the queue has reserved; waits on where that was not true.
 async fn claim(
-    store: &Store,
+    store: &Arc<Store>,
     party: &Party,
-    seat: Arc<Seat>,
+    seat: Seat,
     created: i64,
     grant: Grant,
 ) -> Result<Answer> {
     match store.claim(DURING, party, created).await? {
-        Entered::Granted(fence) => Ok(Answer::Granted(Grant { fence, ..grant })),
+        Entered::Granted(fence) => {
+            if party.mode == Mode::Exclusive {
+                store.desk.served(&party.key, created);
+            }
+            Ok(Answer::Granted(Grant { fence, ..grant }))
+        }
         Entered::Not(seen) => {
             if let Some(own) = seen.find(Part::Hold, party.id) {
                 // Granted by a question whose answer was lost: not after this one began.
                 return Ok(Answer::Granted(Grant::first(own.fence())));
             }
-            seat.claims(false);
             seat.feed(&seen, store.clock.now());
+            seat.sleeps();
             Ok(Answer::Waits(seat))
         }
     }
 }
 
 /// Gives up waiting.
-async fn leave(store: &Store, party: &Party) -> Result<Answer> {
+async fn leave(store: &Arc<Store>, party: &Party) -> Result<Answer> {
     store.release(DURING, &party.key, party.id).await?;
     let seen = store.peek(DURING, &party.key).await?;
     let holder = store.in_the_way(DURING, &seen).await;

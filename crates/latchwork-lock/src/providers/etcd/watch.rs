@@ -1,46 +1,21 @@
 //! How a waiter of this process is woken: it signs in here, and the [watcher](super::watcher) tells
 //! what becomes of its key.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::call::{Call, Coming, Found};
 use super::record::{Part, State};
+use super::ride::{self, Rider};
+use super::store::Party;
+use super::view::{Change, Standing, View};
 use crate::rules::Id;
-use crate::{Clock, Key, Mode, Moment};
-
-/// How long the first in line may sleep before its own process takes it out of the queue. With the
-/// tick of the one who looks, it is not more than the claim window.
-const WINDOW: Duration = Duration::from_millis(1_500);
-
-/// How a waiter stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It may claim: the revision of its place, and the fence before, where that is known.
-    First {
-        created: i64,
-        previous: Option<i64>,
-    },
-    Behind,
-    /// It is not in the queue (any more).
-    Gone,
-}
-
-/// What happened to an entry.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Change {
-    pub(super) revision: i64,
-    pub(super) part: Part,
-    pub(super) mode: Mode,
-    pub(super) id: Id,
-    /// The revision of its creation; none when it was deleted.
-    pub(super) created: Option<i64>,
-}
+use crate::{Clock, Fence, Grant, Key, Moment};
 
 /// Where waiters sign in.
 #[derive(Default)]
@@ -72,33 +47,38 @@ struct Room {
     watch: Option<i64>,
     /// Whether nobody was here at the last tick: soon the door is closed.
     empty: bool,
-}
-
-#[derive(Default)]
-struct Call {
-    bell: Notify,
-    /// Since when it may claim and has not.
-    turn: Mutex<Option<Moment>>,
-    /// The revision at which it stood in line: what is known from before says nothing about it.
-    stands_since: AtomicI64,
-    claims: AtomicBool,
+    /// Until when the next hand-over is expected, and who goes with it.
+    flows: Moment,
+    rider: Option<Rider>,
 }
 
 /// A waiter's place at the desk.
 pub(super) struct Seat {
     desk: Arc<Desk>,
-    key: Key,
-    id: Id,
     call: Arc<Call>,
+}
+
+/// What a waiter does when it was called, or its time is over.
+pub(super) enum Next {
+    /// The lease is its own already.
+    Holds(Grant),
+    /// It claims: the revision of its place, and the fence before, where that is known.
+    Claims {
+        created: i64,
+        previous: Option<i64>,
+    },
+    /// It has lost its place, and stands in line again.
+    Stands,
+    Leaves,
 }
 
 impl Desk {
     /// Signs a waiter in, before it stands in line, so that nothing is missed.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id) -> Seat {
-        let call = Arc::new(Call::default());
+    pub(super) fn join(self: &Arc<Self>, party: &Arc<Party>, wanted: &Arc<AtomicBool>) -> Seat {
+        let call = Arc::new(Call::new(party.clone(), wanted.clone()));
         let mut inner = self.inner.lock();
-        let room = inner.rooms.entry(key.clone()).or_default();
-        room.seats.insert(id, call.clone());
+        let room = inner.rooms.entry(party.key.clone()).or_default();
+        room.seats.insert(party.id, call.clone());
         room.empty = false;
         let unwatched = room.watch.is_none();
         drop(inner);
@@ -106,7 +86,61 @@ impl Desk {
             self.busy.send_replace(true);
             self.news.notify_one();
         }
-        Seat { desk: self.clone(), key: key.clone(), id, call }
+        Seat { desk: self.clone(), call }
+    }
+
+    /// The next in line for a key that a writer holds, if it is a writer that waits here. Until the
+    /// answer is dropped, it does not ask for itself.
+    pub(super) fn next(&self, key: &Key) -> Option<Coming> {
+        let inner = self.inner.lock();
+        let room = inner.rooms.get(key)?;
+        let (created, id) = room.view.next_writer()?;
+        Coming::to(room.seats.get(&id)?, created)
+    }
+
+    /// The waiter of this place has the key, by a transaction that found nobody before it.
+    pub(super) fn served(&self, key: &Key, created: i64) {
+        if let Some(room) = self.inner.lock().rooms.get_mut(key) {
+            room.view.served(created);
+        }
+    }
+
+    /// The same, when it was handed on here.
+    pub(super) fn handed_on(&self, key: &Key, created: i64, now: Moment) {
+        if let Some(room) = self.inner.lock().rooms.get_mut(key) {
+            room.view.served(created);
+            room.flows = now.after(ride::FLOWS);
+        }
+    }
+
+    /// Whether the next hand-over of a key is expected soon, by one who waits here.
+    pub(super) fn flows(&self, key: &Key, now: Moment) -> bool {
+        let inner = self.inner.lock();
+        inner.rooms.get(key).is_some_and(|room| now < room.flows && room.view.has_queue())
+    }
+
+    /// Lets somebody stand in line with the next hand-over; false when another one does.
+    pub(super) fn ride(&self, key: &Key, rider: Rider) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(room) = inner.rooms.get_mut(key) else { return false };
+        let free = !room.rider.as_ref().is_some_and(Rider::is_wanted);
+        if free {
+            room.rider = Some(rider);
+        }
+        free
+    }
+
+    /// It does not come: whether the rider was still there.
+    pub(super) fn get_off(&self, key: &Key, id: Id) -> bool {
+        let mut inner = self.inner.lock();
+        let room = inner.rooms.get_mut(key);
+        room.is_some_and(|room| room.rider.take_if(|rider| rider.id == id).is_some())
+    }
+
+    /// Who goes with a hand-over now; none of those whom it concerns itself.
+    pub(super) fn rider(&self, key: &Key, concerned: [Id; 2]) -> Option<Rider> {
+        let rider = self.inner.lock().rooms.get_mut(key)?.rider.take()?;
+        (rider.is_wanted() && !concerned.contains(&rider.id)).then_some(rider)
     }
 
     /// Ends when somebody waits.
@@ -177,7 +211,7 @@ impl Desk {
                 if change.created.is_none()
                     && let Some(call) = room.seats.get(&change.id)
                 {
-                    call.bell.notify_one();
+                    call.ring();
                 }
             }
         }
@@ -191,8 +225,8 @@ impl Desk {
         if news {
             room.settle(now);
             for (id, call) in &room.seats {
-                if room.view.standing(*id, call.since()) == Standing::Gone {
-                    call.bell.notify_one();
+                if room.view.standing(*id, call.stands_since()) == Standing::Gone {
+                    call.ring();
                 }
             }
         }
@@ -207,7 +241,7 @@ impl Desk {
     /// Whether somebody is known to wait for this key.
     pub(super) fn has_queue(&self, key: &Key) -> bool {
         let inner = self.inner.lock();
-        inner.rooms.get(key).is_some_and(|room| room.view.is_told() && !room.view.queue.is_empty())
+        inner.rooms.get(key).is_some_and(|room| room.view.has_queue())
     }
 
     /// The keys that somebody waits for.
@@ -227,7 +261,7 @@ impl Desk {
     }
 
     /// Closes the rooms that were empty twice, and names those who sleep through their turn.
-    pub(super) fn tick(&self, now: Moment) -> Vec<(Key, Id)> {
+    pub(super) fn tick(&self, now: Moment) -> Late {
         let mut inner = self.inner.lock();
         let Inner { rooms, watches, over, .. } = &mut *inner;
         let mut closed = false;
@@ -240,15 +274,13 @@ impl Desk {
             }
             stays
         });
-        let asleep = |call: &Call| {
-            let turn = call.turn.lock().is_some_and(|since| now.since(since) >= WINDOW);
-            turn && !call.claims.load(Ordering::Acquire)
+        let calls = || rooms.values().flat_map(|room| room.seats.values());
+        let late = Late {
+            first: calls().filter(|call| call.oversleeps(now)).cloned().collect(),
+            holders: calls()
+                .filter_map(|call| Some((call.take_back(now)?, call.clone())))
+                .collect(),
         };
-        let late = rooms.iter().flat_map(|(key, room)| {
-            let late = room.seats.iter().filter(|(_, call)| asleep(call));
-            late.map(|(id, _)| (key.clone(), *id))
-        });
-        let late = late.collect();
         if rooms.is_empty() {
             self.busy.send_replace(false);
         }
@@ -265,54 +297,76 @@ impl Desk {
     }
 }
 
+/// Those who sleep.
+pub(super) struct Late {
+    /// Through their turn to claim.
+    pub(super) first: Vec<Arc<Call>>,
+    /// Although they hold the key already: that lease is to be given back.
+    pub(super) holders: Vec<(Fence, Arc<Call>)>,
+}
+
 impl Seat {
     /// What was read of the key.
     pub(super) fn feed(&self, seen: &State, now: Moment) {
-        self.desk.feed(&self.key, seen, now);
-    }
-
-    pub(super) fn standing(&self) -> Standing {
-        let inner = self.desk.inner.lock();
-        let room = inner.rooms.get(&self.key);
-        room.map_or(Standing::Gone, |room| room.view.standing(self.id, self.call.since()))
+        self.desk.feed(&self.call.party.key, seen, now);
     }
 
     /// It stands in line since this revision.
     pub(super) fn stands_since(&self, revision: i64) {
-        self.call.stands_since.store(revision, Ordering::Release);
+        self.call.set_stands_since(revision);
+        self.sleeps();
     }
 
-    /// Says that it claims, so that it is not taken for asleep; or that it no longer does.
-    pub(super) fn claims(&self, claims: bool) {
-        self.call.claims.store(claims, Ordering::Release);
-        *self.call.turn.lock() = None;
+    /// It waits until it is called. Said by whoever answers it, since it may not be awake to do so.
+    pub(super) fn sleeps(&self) {
+        self.call.sleeps();
     }
 
-    /// Ends when its standing may have changed, at the latest at the deadline.
-    pub(super) async fn changed(&self, clock: &dyn Clock, deadline: Moment) {
-        let told = std::pin::pin!(self.call.bell.notified());
-        if deadline == Moment::NEVER {
-            told.await;
-        } else {
-            select(told, clock.sleep_until(deadline)).await;
+    /// Waits until there is something to do, at the latest until the deadline.
+    ///
+    /// Cancel safe: what was handed to it meanwhile, stays here.
+    pub(super) async fn next(&self, clock: &dyn Clock, deadline: Moment) -> Next {
+        loop {
+            let over = clock.now() >= deadline;
+            match self.call.look() {
+                Found::Lease(grant) => return Next::Holds(grant),
+                Found::Soon if over => return Next::Leaves,
+                Found::Soon => {}
+                Found::Nothing => match self.standing() {
+                    Standing::First { created, previous } => {
+                        return Next::Claims { created, previous };
+                    }
+                    Standing::Behind | Standing::Gone if over => return Next::Leaves,
+                    Standing::Gone => return Next::Stands,
+                    Standing::Behind => self.call.sleeps(),
+                },
+            }
+            let called = std::pin::pin!(self.call.bell.notified());
+            if deadline == Moment::NEVER {
+                called.await;
+            } else {
+                select(called, clock.sleep_until(deadline)).await;
+            }
         }
+    }
+
+    fn standing(&self) -> Standing {
+        let Party { key, id, .. } = &*self.call.party;
+        let inner = self.desk.inner.lock();
+        let room = inner.rooms.get(key);
+        room.map_or(Standing::Gone, |room| room.view.standing(*id, self.call.stands_since()))
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        let Party { key, id, .. } = &*self.call.party;
         let mut inner = self.desk.inner.lock();
-        let Some(room) = inner.rooms.get_mut(&self.key) else { return };
+        let Some(room) = inner.rooms.get_mut(key) else { return };
         // The same token may have come back and taken a seat of its own.
-        if room.seats.get(&self.id).is_some_and(|call| Arc::ptr_eq(call, &self.call)) {
-            room.seats.remove(&self.id);
+        if room.seats.get(id).is_some_and(|call| Arc::ptr_eq(call, &self.call)) {
+            room.seats.remove(id);
         }
-    }
-}
-
-impl Call {
-    fn since(&self) -> i64 {
-        self.stands_since.load(Ordering::Acquire)
     }
 }
 
@@ -320,281 +374,8 @@ impl Room {
     /// Calls those whose turn it is.
     fn settle(&self, now: Moment) {
         let first = self.view.first();
-        for (_, call) in self.seats.iter().filter(|(id, _)| !first.contains(id)) {
-            *call.turn.lock() = None;
+        for (id, call) in &self.seats {
+            call.set_turn(first.contains(id), now);
         }
-        for id in first {
-            if let Some(call) = self.seats.get(&id) {
-                let mut turn = call.turn.lock();
-                if turn.is_none() {
-                    *turn = Some(now);
-                }
-                drop(turn);
-                call.bell.notify_one();
-            }
-        }
-    }
-}
-
-/// A key as this process knows it: a read, and what the stream told since.
-#[derive(Debug, Default)]
-struct View {
-    /// Up to which it is known; what is older is no news.
-    revision: i64,
-    /// Whether there is a read to which nothing is missing: without one, nobody's place is known.
-    whole: bool,
-    /// Behind which revision the watch tells everything.
-    watched: i64,
-    /// What it told before there was such a read.
-    early: Vec<Change>,
-    holders: HashMap<Id, Mode>,
-    /// By the revision of their creation: the order in which they are served.
-    queue: BTreeMap<i64, (Id, Mode)>,
-    places: HashMap<Id, i64>,
-    /// The fence of the last grant, where none can have been missed.
-    last: Option<i64>,
-}
-
-impl View {
-    /// A watch has begun behind this revision; whether what is known reaches up to it.
-    fn begin(&mut self, revision: i64) -> bool {
-        self.watched = revision;
-        self.whole &= self.revision >= revision;
-        self.whole
-    }
-
-    /// The watch has ended. Until there is another one, only reads tell anything.
-    fn end(&mut self) {
-        self.watched = 0;
-        self.early.clear();
-    }
-
-    /// A read; whether it was news.
-    fn set(&mut self, seen: &State) -> bool {
-        // Between an older one and the watch something may be missing.
-        if seen.revision < self.watched || (self.whole && seen.revision < self.revision) {
-            return false;
-        }
-        let mut fresh = View { revision: seen.revision, whole: true, ..View::default() };
-        for entry in seen.entries() {
-            fresh.put(entry.part, entry.mode, entry.id, entry.created);
-        }
-        // Grants may have come and gone since the last word, unless there is one that excludes it.
-        let writer = seen.holders().find(|entry| entry.mode == Mode::Exclusive);
-        fresh.last = match writer {
-            Some(writer) => Some(writer.created),
-            None if self.whole && seen.revision == self.revision => self.last,
-            None => None,
-        };
-        fresh.watched = self.watched;
-        fresh.apply(&std::mem::take(&mut self.early));
-        let same = self.whole && fresh.holders == self.holders && fresh.queue == self.queue;
-        *self = fresh;
-        !same
-    }
-
-    /// Changes of one answer: those of one revision always come together.
-    fn apply(&mut self, changes: &[Change]) {
-        if !self.whole {
-            self.early.extend_from_slice(changes);
-            return;
-        }
-        let known = self.revision;
-        for change in changes.iter().filter(|change| change.revision > known) {
-            self.revision = self.revision.max(change.revision);
-            match change.created {
-                Some(created) => {
-                    if change.part == Part::Hold && created == change.revision {
-                        self.last = Some(created);
-                    }
-                    self.put(change.part, change.mode, change.id, created);
-                }
-                None => self.remove(change.part, change.id),
-            }
-        }
-    }
-
-    fn put(&mut self, part: Part, mode: Mode, id: Id, created: i64) {
-        match part {
-            Part::Hold => {
-                self.holders.insert(id, mode);
-            }
-            Part::Wait => {
-                self.remove(part, id);
-                self.queue.insert(created, (id, mode));
-                self.places.insert(id, created);
-            }
-        }
-    }
-
-    fn remove(&mut self, part: Part, id: Id) {
-        match part {
-            Part::Hold => {
-                self.holders.remove(&id);
-            }
-            Part::Wait => {
-                if let Some(place) = self.places.remove(&id) {
-                    self.queue.remove(&place);
-                }
-            }
-        }
-    }
-
-    fn has_writer(&self) -> bool {
-        self.holders.values().any(|mode| *mode == Mode::Exclusive)
-    }
-
-    /// Those whose turn it is: one writer, or the readers before the first writer.
-    fn first(&self) -> Vec<Id> {
-        if !self.whole {
-            return Vec::new();
-        }
-        let mut waiting = self.queue.values();
-        match waiting.next() {
-            Some((id, Mode::Exclusive)) if self.holders.is_empty() => vec![*id],
-            Some((id, Mode::Shared)) if !self.has_writer() => {
-                let more = waiting.take_while(|(_, mode)| *mode == Mode::Shared);
-                std::iter::once(*id).chain(more.map(|(id, _)| *id)).collect()
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// Whether it is whole, and a watch keeps it so.
-    fn is_told(&self) -> bool {
-        self.whole && self.watched > 0
-    }
-
-    /// How one stands who stood in line at the revision `since`.
-    fn standing(&self, id: Id, since: i64) -> Standing {
-        if !self.whole || self.revision < since {
-            return Standing::Behind; // as far as anybody knows
-        }
-        let Some(created) = self.places.get(&id).copied() else { return Standing::Gone };
-        let Some((_, mode)) = self.queue.get(&created) else { return Standing::Gone };
-        let mut before = self.queue.range(..created);
-        let (first, previous) = match mode {
-            Mode::Exclusive => (self.holders.is_empty() && before.next().is_none(), self.last),
-            // Between readers others may have come and gone.
-            Mode::Shared => {
-                (!self.has_writer() && before.all(|(_, (_, mode))| *mode == Mode::Shared), None)
-            }
-        };
-        if first { Standing::First { created, previous } } else { Standing::Behind }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::record::Entry;
-    use super::*;
-
-    fn put(revision: i64, part: Part, mode: Mode, id: Id) -> Change {
-        Change { revision, part, mode, id, created: Some(revision) }
-    }
-
-    fn gone(revision: i64, part: Part, mode: Mode, id: Id) -> Change {
-        Change { revision, part, mode, id, created: None }
-    }
-
-    use Mode::{Exclusive, Shared};
-    use Part::{Hold, Wait};
-
-    fn whole() -> View {
-        View { whole: true, ..View::default() }
-    }
-
-    #[test]
-    fn a_queue_is_served_in_the_order_of_its_revisions() {
-        let mut view = whole();
-        view.apply(&[
-            put(1, Hold, Exclusive, 1),
-            put(2, Wait, Exclusive, 9),
-            put(3, Wait, Shared, 2),
-        ]);
-        assert_eq!(view.standing(9, 0), Standing::Behind);
-        assert!(view.first().is_empty());
-        view.apply(&[gone(4, Hold, Exclusive, 1)]);
-        assert_eq!(view.first(), [9]);
-        assert_eq!(view.standing(9, 0), Standing::First { created: 2, previous: Some(1) });
-        assert_eq!(view.standing(2, 0), Standing::Behind);
-        view.apply(&[gone(5, Wait, Exclusive, 9), put(5, Hold, Exclusive, 9)]);
-        assert_eq!(view.standing(9, 0), Standing::Gone);
-        assert_eq!(view.standing(2, 0), Standing::Behind);
-    }
-
-    #[test]
-    fn readers_in_a_row_are_first_together_and_a_writer_stops_them() {
-        let mut view = whole();
-        view.apply(&[
-            put(1, Hold, Shared, 1),
-            put(2, Wait, Shared, 2),
-            put(3, Wait, Shared, 3),
-            put(4, Wait, Exclusive, 4),
-            put(5, Wait, Shared, 5),
-        ]);
-        assert_eq!(view.first(), [2, 3]);
-        assert_eq!(view.standing(3, 0), Standing::First { created: 3, previous: None });
-        assert_eq!(view.standing(5, 0), Standing::Behind);
-    }
-
-    #[test]
-    fn old_news_and_renewals_change_nothing() {
-        let mut view = whole();
-        view.apply(&[put(7, Hold, Exclusive, 1), put(8, Wait, Exclusive, 2)]);
-        view.apply(&[gone(6, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2, 0), Standing::Behind);
-        // A renewal keeps the revision of its creation: the last grant is still the seventh.
-        view.apply(&[Change { created: Some(7), ..put(9, Hold, Exclusive, 1) }]);
-        view.apply(&[gone(10, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2, 0), Standing::First { created: 8, previous: Some(7) });
-    }
-
-    #[test]
-    fn what_a_read_skips_makes_the_last_fence_unknown() {
-        let mut view = whole();
-        view.apply(&[put(7, Hold, Exclusive, 1), put(8, Wait, Exclusive, 2)]);
-        assert!(view.set(&State::new(20, Vec::new())));
-        assert_eq!(view.last, None);
-        assert!(!view.set(&State::new(19, Vec::new())), "an older read says nothing");
-    }
-
-    /// The stream may be quicker than the read to which its news belong.
-    #[test]
-    fn news_before_the_first_read_are_kept_for_it() {
-        let ahead = Entry::of(Wait, Exclusive, 1, 3);
-        let own = Entry::of(Wait, Exclusive, 2, 5);
-        let mut view = View::default();
-        assert!(!view.begin(4));
-        view.apply(&[put(5, Wait, Exclusive, 2)]);
-        view.apply(&[put(6, Wait, Exclusive, 3)]);
-        assert_eq!(view.standing(2, 0), Standing::Behind, "nobody knows who is ahead");
-        assert!(!view.set(&State::new(3, vec![])), "it is from before the watch");
-        assert!(view.set(&State::new(5, vec![ahead, own])));
-        assert_eq!(view.standing(2, 0), Standing::Behind);
-        assert_eq!(view.standing(3, 0), Standing::Behind, "what came after the read is known too");
-        view.apply(&[gone(7, Wait, Exclusive, 1)]);
-        assert_eq!(view.standing(2, 0), Standing::First { created: 5, previous: None });
-    }
-
-    #[test]
-    fn who_has_just_come_is_not_gone() {
-        let mut view = whole();
-        view.apply(&[put(3, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2, 5), Standing::Behind, "its word is still under way");
-        view.apply(&[put(5, Wait, Exclusive, 2), gone(6, Hold, Exclusive, 1)]);
-        assert_eq!(view.standing(2, 5), Standing::First { created: 5, previous: Some(3) });
-    }
-
-    #[test]
-    fn a_new_watch_makes_what_is_older_doubtful() {
-        let mut view = View::default();
-        assert!(view.set(&State::new(5, vec![Entry::of(Wait, Exclusive, 2, 5)])));
-        assert!(view.begin(5), "nothing lies between");
-        view.end();
-        assert!(!view.begin(9), "something may lie between");
-        assert_eq!(view.standing(2, 0), Standing::Behind);
-        assert!(view.set(&State::new(9, vec![])));
-        assert_eq!(view.standing(2, 0), Standing::Gone);
     }
 }

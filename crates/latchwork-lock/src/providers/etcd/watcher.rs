@@ -1,33 +1,28 @@
-//! The threads behind it all: one runtime for every provider of this process.
+//! The thread behind it all: one runtime for every provider of this process, beside the callers' own.
 //!
 //! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
 //! it, and a future that is dropped must not leave a question half asked. So all work on the
-//! server is done here, as tasks that run to their end.
+//! server is done by tasks that run to their end: on the caller's runtime where that has several
+//! threads, and else here, together with what serves several callers.
 
 use std::future::Future;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions, WatchResponse};
-use parking_lot::Mutex;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use super::connection::{Link, PATIENCE};
+use super::connection::PATIENCE;
 use super::error::{self, NAME, Wrong};
-use super::lease;
+use super::inspect::LOOK;
+use super::presence::PULSE;
 use super::record::Part;
-use super::store::{LOOK, Store};
-use super::watch::Change;
+use super::store::{Party, Store};
+use super::view::Change;
 use crate::retry::Backoff;
-use crate::{Clock, Error, Key, Mode, Moment, Result};
-
-/// How often the waiters' lease is renewed.
-const PULSE: Duration = Duration::from_secs(1);
-
-/// How long the server keeps the waiters of a process that is dead or stopped, in seconds.
-const PRESENCE: u64 = 3;
+use crate::{Error, Key, Mode, Result};
 
 /// How often those who sleep through their turn are looked for.
 const TICK: Duration = Duration::from_millis(500);
@@ -37,12 +32,32 @@ const FALLBACK: Duration = Duration::from_secs(2);
 
 const WAITING: &str = "waiting";
 
-/// Runs a job to its end. Dropping the future does not stop a job that has begun.
+/// Runs a job to its end. Dropping the future does not stop a job that has begun; only the end of
+/// the caller's runtime does.
 pub(super) async fn run<T: Send + 'static>(
     during: &'static str,
     job: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    match runtime()?.spawn(job).await {
+    match here() {
+        Some(here) => run_on(&here, during, job).await,
+        None => run_apart(during, job).await,
+    }
+}
+
+/// The same, for what must not end with the caller's runtime, nor wait for it.
+pub(super) async fn run_apart<T: Send + 'static>(
+    during: &'static str,
+    job: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    run_on(runtime()?, during, job).await
+}
+
+async fn run_on<T: Send + 'static>(
+    runtime: &Handle,
+    during: &'static str,
+    job: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    match runtime.spawn(job).await {
         Ok(out) => out,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -56,13 +71,19 @@ pub(super) async fn run<T: Send + 'static>(
     }
 }
 
-/// Where jobs run.
+/// The caller's runtime. With one thread only, whoever blocks it would stop the connection, and with
+/// it what others wait for; so such a runtime has none.
+fn here() -> Option<Handle> {
+    let here = Handle::try_current().ok()?;
+    (here.runtime_flavor() == RuntimeFlavor::MultiThread).then_some(here)
+}
+
+/// Our own.
 pub(super) fn runtime() -> Result<&'static Handle> {
     static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
-        // Two threads: messages are encoded and decoded here, and one core is not enough for
-        // many tasks at a time.
+        // One thread: most callers ask on their own, and a second one would only take their cores.
         tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
+            .worker_threads(1)
             .thread_name("latchwork-etcd")
             .enable_all()
             .build()
@@ -81,98 +102,34 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
     }
 }
 
-/// The lease on which all waiters of a process hang.
-#[derive(Default)]
-pub(super) struct Presence {
-    /// Which, and when it was surely alive last.
-    current: Mutex<Option<(i64, Moment)>>,
-    making: tokio::sync::Mutex<()>,
-}
-
-impl Presence {
-    /// One that lives, as far as is known.
-    pub(super) async fn lease(&self, link: &Arc<Link>, clock: &dyn Clock) -> Result<i64> {
-        if let Some(lease) = self.known(clock) {
-            return Ok(lease);
-        }
-        let _one_at_a_time = self.making.lock().await;
-        if let Some(lease) = self.known(clock) {
-            return Ok(lease);
-        }
-        // Others may hang on the old one: it is left only when it is dead.
-        let current = *self.current.lock();
-        if let Some((lease, _)) = current
-            && self.renew(link, clock, lease).await.map_err(|wrong| wrong.error(WAITING))?
-        {
-            return Ok(lease);
-        }
-        let before = clock.now();
-        let made = lease::grant(link, clock, WAITING, PRESENCE).await;
-        let made = made.map_err(|wrong| wrong.error(WAITING))?;
-        made.keep(); // when nobody renews it, it ends by itself
-        *self.current.lock() = Some((made.id, before));
-        Ok(made.id)
-    }
-
-    fn known(&self, clock: &dyn Clock) -> Option<i64> {
-        let (lease, alive) = (*self.current.lock())?;
-        // Not up to its very end: who hangs on it would lose its place with it.
-        (clock.now().since(alive) < PULSE * 3 / 2).then_some(lease)
-    }
-
-    /// The server does not know it.
-    pub(super) fn forget(&self, gone: i64) {
-        let mut current = self.current.lock();
-        if current.is_some_and(|(lease, _)| lease == gone) {
-            *current = None;
-        }
-    }
-
-    /// Starts its time anew; false when it is dead.
-    async fn renew(&self, link: &Link, clock: &dyn Clock, lease: i64) -> Result<bool, Wrong> {
-        let before = clock.now();
-        let asked = link.ask_again(WAITING, move |member| async move {
-            // The driver has only words for a lease that is gone.
-            match member.lease.clone().keep_alive(lease).await {
-                Ok(_) => Ok(true),
-                Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(false),
-                Err(error) => Err(error),
-            }
-        });
-        let (alive, _) = asked.await?;
-        if !alive {
-            self.forget(lease);
-        } else if let Some((_, known)) =
-            self.current.lock().as_mut().filter(|(current, _)| *current == lease)
-        {
-            *known = before;
-        }
-        Ok(alive)
-    }
-}
-
 /// Keeps the waiters alive.
 async fn pulse(store: &Store) {
     loop {
         store.desk.until_busy().await;
-        let current = *store.presence.current.lock();
-        if let Some((lease, _)) = current
-            && let Err(wrong) = store.presence.renew(&store.link, &*store.clock, lease).await
-        {
+        if let Err(wrong) = store.presence.beat().await {
             tracing::debug!(error = %wrong.error(WAITING), "the waiters' lease was not renewed");
         }
         sleep(PULSE).await;
     }
 }
 
-/// Takes those out of the queue who sleep through their turn.
+/// Takes those out of the queue who sleep through their turn, and back what they sleep through.
 async fn tick(store: &Store) {
     loop {
         store.desk.until_busy().await;
         sleep(TICK).await;
-        for (key, id) in store.desk.tick(store.clock.now()) {
-            if let Err(error) = store.leave(WAITING, &key, id).await {
+        let late = store.desk.tick(store.clock.now());
+        for call in late.first {
+            let Party { key, id, .. } = &*call.party;
+            if let Err(error) = store.leave(WAITING, key, *id).await {
                 tracing::debug!(%key, %error, "a waiter that sleeps was not taken out");
+            }
+        }
+        for (fence, call) in late.holders {
+            let Party { key, id, .. } = &*call.party;
+            match store.give_back(WAITING, key, *id, fence).await {
+                Ok(()) => call.gone_back(),
+                Err(error) => tracing::debug!(%key, %error, "a lease was not given back"),
             }
         }
     }
