@@ -50,11 +50,7 @@ struct Term {
 
 impl Term {
     fn trusted_until(self) -> Moment {
-        Moment::from_nanos(
-            self.expires.as_nanos().saturating_sub(
-                u64::try_from(trust_margin(self.ttl).as_nanos()).unwrap_or(u64::MAX),
-            ),
-        )
+        self.expires.before(trust_margin(self.ttl))
     }
 }
 
@@ -123,11 +119,16 @@ impl Held {
 
     #[inline]
     pub(crate) fn granted(&mut self, grant: Grant) {
+        // Part by part: as a whole it would be read in another width than it was just written.
         self.grant.fence = grant.fence;
-        if grant != Grant::first(grant.fence) {
-            self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
-            self.grant = grant;
+        self.grant.waited = grant.waited;
+        if let Some(previous) = grant.previous_fence {
+            self.grant.previous_fence = Some(previous);
         }
+        self.since = match grant.trusted_from {
+            Some(from) => from,
+            None => self.request.sent_at,
+        };
     }
 
     /// The key, as it was asked for.
