@@ -19,7 +19,7 @@ pub(super) struct Plain {
     pub(super) fence: Fence,
     pub(super) expires: Moment,
     pub(super) ttl: Duration,
-    /// Made for the first that waits.
+    /// Made for the first that waits: until then the lease is as it began.
     pub(super) line: Option<Box<Line>>,
 }
 
@@ -80,11 +80,7 @@ impl Plain {
         deadline: Moment,
         waker: &Waker,
     ) {
-        let since = self.since();
-        let line = self.line.get_or_insert_with(|| {
-            Box::new(Line { since, previous: None, claimed: true, queue: VecDeque::new() })
-        });
-        line.queue.push_back(Place {
+        self.line().queue.push_back(Place {
             id: halves(request.token.expose()),
             ttl: request.ttl,
             since: now,
@@ -99,13 +95,12 @@ impl Plain {
         if self.expires <= now {
             return None;
         }
+        let fence = self.fence;
+        let line = self.line();
+        line.claimed = true;
+        let previous_fence = line.previous;
         self.expires = begins.after(self.ttl);
-        let mut grant = Grant { waited: true, trusted_from: Some(now), ..Grant::first(self.fence) };
-        if let Some(line) = &mut self.line {
-            line.claimed = true;
-            grant.previous_fence = line.previous;
-        }
-        Some(grant)
+        Some(Grant { fence, previous_fence, waited: true, trusted_from: Some(now) })
     }
 
     /// One that waits says how to wake it; false when it does not wait (any more).
@@ -200,6 +195,15 @@ impl Plain {
         rules
     }
 
+    #[inline]
+    fn line(&mut self) -> &mut Line {
+        let since = self.since();
+        self.line.get_or_insert_with(|| {
+            Box::new(Line { since, previous: None, claimed: true, queue: VecDeque::new() })
+        })
+    }
+
+    #[inline]
     fn since(&self) -> Moment {
         match &self.line {
             Some(line) => line.since,
