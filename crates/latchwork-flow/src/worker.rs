@@ -115,16 +115,7 @@ impl<S: State> StateWorker<S> {
     /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired)), those of the store, and
     /// [`TransitionOver`](ErrorKind::TransitionOver) for one that has ended.
     pub async fn execute(&mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.begin().await?;
-        if self.is_going() {
-            self.pass_gates().await?;
-        }
-        while self.is_going() {
-            self.step().await?;
-            if self.is_leaving() {
-                self.hand_back().await;
-            }
-        }
+        self.go_to_the_end().await?;
         Ok(self.context.clone())
     }
 
@@ -233,13 +224,29 @@ impl<S: State> StateWorker<S> {
         released.map(|()| true)
     }
 
-    /// The same as [`execute`](Self::execute) for a worker that was made just now.
-    pub(crate) async fn execute_at_once(&mut self) -> Result<Arc<TransitionContext<S>>> {
+    /// The same as [`execute`](Self::execute) for a worker that was made just now and is not
+    /// needed any more.
+    pub(crate) async fn execute_at_once(mut self) -> Result<Arc<TransitionContext<S>>> {
         self.fresh = true;
-        self.execute().await
+        self.go_to_the_end().await?;
+        Ok(self.context)
     }
 
     // ---- what all parts use ----
+
+    async fn go_to_the_end(&mut self) -> Result<()> {
+        self.begin().await?;
+        if self.is_going() {
+            self.pass_gates().await?;
+        }
+        while self.is_going() {
+            self.step().await?;
+            if self.is_leaving() {
+                self.hand_back().await;
+            }
+        }
+        Ok(())
+    }
 
     /// Whether there is something left to do in this run.
     fn is_going(&self) -> bool {
