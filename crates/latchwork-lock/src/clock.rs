@@ -47,6 +47,12 @@ impl Moment {
         Moment(self.0.saturating_add(nanos).saturating_add(span.subsec_nanos() as u64))
     }
 
+    /// This moment less a span before it; the clock's start when that is too far.
+    pub(crate) const fn before(self, span: Duration) -> Self {
+        let nanos = span.as_secs().saturating_mul(1_000_000_000);
+        Moment(self.0.saturating_sub(nanos).saturating_sub(span.subsec_nanos() as u64))
+    }
+
     /// How long from `earlier` to this moment; zero when it is not earlier.
     pub fn since(self, earlier: Moment) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -65,8 +65,7 @@ impl Term {
     }
 
     fn trusted_until(self) -> Moment {
-        let margin = u64::try_from(self.margin.as_nanos()).unwrap_or(u64::MAX);
-        Moment::from_nanos(self.expires.as_nanos().saturating_sub(margin))
+        self.expires.before(self.margin)
     }
 }
 
@@ -135,11 +134,16 @@ impl Held {
 
     #[inline]
     pub(crate) fn granted(&mut self, grant: Grant) {
+        // Part by part: as a whole it would be read in another width than it was just written.
         self.grant.fence = grant.fence;
-        if grant != Grant::first(grant.fence) {
-            self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
-            self.grant = grant;
+        self.grant.waited = grant.waited;
+        if let Some(previous) = grant.previous_fence {
+            self.grant.previous_fence = Some(previous);
         }
+        self.since = match grant.trusted_from {
+            Some(from) => from,
+            None => self.request.sent_at,
+        };
     }
 
     /// The lease is used before it is confirmed.

@@ -178,7 +178,7 @@ pub trait LockProvider: Send + Sync + 'static {
     /// The same as [`acquire`](Self::acquire), for providers whose truth is in this process: it
     /// spares the boxed future. None, the default, means "ask properly".
     ///
-    /// `again` is false at the first call for a request. Pending means that the request stands in
+    /// `again` is false at the first call for a request, whose token is new. Pending means that the request stands in
     /// the queue and `waker` will be woken; who gives up then calls
     /// [`release_later`](Self::release_later).
     fn poll_acquire(

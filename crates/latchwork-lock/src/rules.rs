@@ -298,14 +298,19 @@ impl Reporter {
         rules: &Rules<X>,
         process: impl Fn(&X) -> String,
     ) -> Inspection {
-        let waiter = |(at, party): (usize, &Party<X>)| Waiter {
-            owner: party.owner.clone(),
-            process: process(&party.extra),
-            mode: party.mode,
-            position: at + 1,
-            since: self.at(party.since),
-            expected_wait: None,
-            note: party.note.as_deref().map(str::to_owned),
+        // Two threads may have read the time a tick apart, but who stands first came first.
+        let mut latest = Moment::default();
+        let waiter = |(at, party): (usize, &Party<X>)| {
+            latest = latest.max(party.since);
+            Waiter {
+                owner: party.owner.clone(),
+                process: process(&party.extra),
+                mode: party.mode,
+                position: at + 1,
+                since: self.at(latest),
+                expected_wait: None,
+                note: party.note.as_deref().map(str::to_owned),
+            }
         };
         let found = Inspection {
             key: key.to_owned(),

@@ -175,6 +175,53 @@ fn l05_a_request_dropped_at_any_poll_leaves_nothing_behind() {
     });
 }
 
+/// A hand-off that its waiter does not claim passes on, while others come, go and are looked at:
+/// what is kept plainly at first goes over to the full rules at any moment.
+#[test]
+fn l05_an_unclaimed_hand_off_passes_on_however_the_key_is_kept() {
+    explore(|| {
+        let world = World::new();
+        let first = world.take(Mode::Exclusive);
+        let sleeper = world.request(Mode::Exclusive, Wait::Forever);
+        let asked = world.provider.poll_acquire(&sleeper, false, &futures::task::noop_waker());
+        assert!(asked.is_some_and(|answer| answer.is_pending())); // and it never looks again
+        let handed_on = Arc::new(AtomicBool::new(false));
+        let seen = handed_on.clone();
+        together(
+            &world,
+            vec![
+                Box::new(move |world| {
+                    world.give_back(&first);
+                    handed_on.store(true, Ordering::SeqCst);
+                }),
+                Box::new(|world| {
+                    world.visit(Mode::Exclusive);
+                    world.done.store(true, Ordering::SeqCst);
+                }),
+                Box::new(|world| {
+                    // Asked the long way, and so by the full rules.
+                    let request = world.request(Mode::Exclusive, Wait::No);
+                    let answer = block_on(world.provider.acquire(&request)).expect("answers");
+                    if matches!(answer, Acquired::Granted(_)) {
+                        world.inside(Mode::Exclusive);
+                        world.give_back(&request);
+                    }
+                }),
+                Box::new(move |world| {
+                    while !seen.load(Ordering::SeqCst) {
+                        thread::yield_now();
+                    }
+                    world.clock.advance(Duration::from_secs(3)); // longer than a claim may take
+                    while !world.done.load(Ordering::SeqCst) {
+                        world.provider.tick();
+                        thread::yield_now();
+                    }
+                }),
+            ],
+        );
+    });
+}
+
 #[test]
 fn l02_a_lease_that_runs_out_lets_the_next_one_in() {
     explore(|| {

@@ -1,5 +1,6 @@
 //! Locks between the tasks and threads of one process.
 
+mod plain;
 mod provider;
 mod record;
 mod store;

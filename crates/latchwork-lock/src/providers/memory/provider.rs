@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use super::store::Store;
+use super::store::{Asked, Store};
 use super::wait::Waiting;
 use crate::rules::CLAIM_WINDOW;
 use crate::{
@@ -99,7 +99,8 @@ impl LockProvider for InMemoryLockProvider {
         again: bool,
         waker: &Waker,
     ) -> Option<Poll<Result<Acquired>>> {
-        self.store.poll(request, again, waker)
+        let asked = if again { Asked::Again } else { Asked::First };
+        self.store.poll(request, asked, waker)
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use hashbrown::{HashTable, hash_table};
 
+use super::plain::Plain;
 use crate::rules::{Held, Id, Party, Reporter, Rules};
-use crate::{AcquireRequest, Fence, Inspection, Key, Mode, Moment, process_label};
+use crate::{AcquireRequest, Fence, Inspection, Key, Moment, process_label};
 
 /// The keys of one shard.
 ///
@@ -21,7 +22,7 @@ pub(super) struct Entries {
 /// Below this a table is not made smaller: what 16 buckets hold.
 const KEPT_ENTRIES: usize = 14;
 
-/// What became of an attempt to end a [`Lone`] lease.
+/// What became of an attempt to end a lease that nobody waits behind.
 pub(super) enum Ended {
     /// It has ended.
     Yes,
@@ -62,12 +63,18 @@ impl Entries {
         }
     }
 
+    /// The same of a key that is known to be there, and so is the first where there is no other.
+    #[inline]
+    pub(super) fn find_taken(&mut self, key: &Key) -> Option<&mut Entry> {
+        if self.rest.is_empty() { self.first.as_mut() } else { self.find(key) }
+    }
+
     /// The same for one who may hold it: a token is found sooner than a name is compared.
     #[inline]
     pub(super) fn find_for(&mut self, key: &Key, id: Id) -> Option<&mut Entry> {
         let holds = |state: &State| match state {
+            State::Plain(plain) => plain.is_held_by(id),
             State::Full(rules) => rules.holders.first().is_some_and(|held| held.party.id == id),
-            State::Lone(_) => false,
         };
         if self.first.as_ref().is_some_and(|first| holds(&first.state)) {
             return self.first.as_mut();
@@ -139,60 +146,41 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// Nearly every key has one exclusive holder without a name, and nobody waits: that fits into two
-/// cache lines. Whatever else happens to a key is a matter for the full rules.
+/// How a key is kept: plainly for as long as that will do, and then by the full rules until it is
+/// free.
 pub(super) enum State {
-    Lone(Lone),
+    Plain(Plain),
     Full(Box<Rules<Seat>>),
-}
-
-pub(super) struct Lone {
-    /// In halves: whole, its alignment would cost eight bytes.
-    id: [u64; 2],
-    fence: Fence,
-    since: Moment,
-    expires: Moment,
-    ttl: Duration,
 }
 
 impl State {
     /// The first grant of a key that nobody had.
     #[inline]
     pub(super) fn begin(&mut self, request: &AcquireRequest, now: Moment, fence: Fence) {
-        let plain = request.mode == Mode::Exclusive;
-        if plain && request.owner.is_none() && request.note.is_none() {
-            if let State::Lone(lone) = self {
-                lone.id = halves(request.token.expose());
-                lone.fence = fence;
-                lone.since = now;
-                lone.expires = now.after(request.ttl);
-                lone.ttl = request.ttl;
+        if Plain::suits(request) {
+            if let State::Plain(plain) = self {
+                plain.begin(request, now, fence);
             }
             return;
         }
         let expires = now.after(request.ttl);
         let party = party(request, now, Seat { waker: None, deadline: now });
-        let held = Held { party, fence, previous: None, expires, claimed: true };
-        *self = State::full(held);
+        let mut rules = Box::new(Rules::default());
+        rules.last_fence = Some(fence);
+        rules.holders.push(Held { party, fence, previous: None, expires, claimed: true });
+        *self = State::Full(rules);
     }
 
-    /// When the lone lease with this token ends.
+    /// When the lease with this token ends, behind which nobody waits.
     pub(super) fn lone_until(&self, id: Id) -> Option<Moment> {
         match self {
-            State::Lone(lone) if lone.id == halves(id) => Some(lone.expires),
+            State::Plain(plain) if plain.is_lone() && plain.is_held_by(id) => Some(plain.expires),
             _ => None,
         }
     }
 
     pub(super) fn is_lone(&self, id: Id) -> bool {
-        matches!(self, State::Lone(lone) if lone.id == halves(id))
-    }
-
-    fn full(held: Held<Seat>) -> Self {
-        let mut rules = Box::new(Rules::default());
-        rules.last_fence = Some(held.fence);
-        rules.holders.push(held);
-        State::Full(rules)
+        matches!(self, State::Plain(plain) if plain.is_held_by(id) && plain.is_lone())
     }
 }
 
@@ -213,8 +201,13 @@ pub(super) fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Box<P
     )
 }
 
-fn halves(id: Id) -> [u64; 2] {
+#[inline]
+pub(super) fn halves(id: Id) -> [u64; 2] {
     [(id >> 64) as u64, id as u64]
+}
+
+pub(super) fn whole([high, low]: [u64; 2]) -> Id {
+    Id::from(high) << 64 | Id::from(low)
 }
 
 /// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
@@ -234,43 +227,31 @@ impl Rules<Seat> {
 impl Entry {
     const BLANK: Entry = Entry {
         key: Key::BLANK,
-        state: State::Lone(Lone {
+        state: State::Plain(Plain {
             id: [0; 2],
             fence: Fence::new(0),
-            since: Moment::from_nanos(0),
             expires: Moment::from_nanos(0),
             ttl: Duration::ZERO,
+            line: None,
         }),
     };
 
+    /// The full rules, which the key follows from now on.
     pub(super) fn rules(&mut self) -> &mut Rules<Seat> {
-        if let State::Lone(lone) = &self.state {
-            let party = Box::new(Party {
-                id: Id::from(lone.id[0]) << 64 | Id::from(lone.id[1]),
-                mode: Mode::Exclusive,
-                owner: None,
-                note: None,
-                ttl: lone.ttl,
-                since: lone.since,
-                extra: Seat { waker: None, deadline: lone.since },
-            });
-            let held = Held {
-                party,
-                fence: lone.fence,
-                previous: None,
-                expires: lone.expires,
-                claimed: true,
-            };
-            self.state = State::full(held);
+        if let State::Plain(plain) = &self.state {
+            self.state = State::Full(plain.rules());
         }
         match &mut self.state {
             State::Full(rules) => rules,
-            State::Lone(_) => unreachable!("replaced above"),
+            State::Plain(_) => unreachable!("replaced above"),
         }
     }
 
-    pub(super) fn inspect(&mut self, report: &Reporter) -> Inspection {
-        let key = self.key.clone();
-        report.inspection(key.as_str(), self.rules(), |_| process_label().to_owned())
+    pub(super) fn inspect(&self, report: &Reporter) -> Inspection {
+        let show = |rules| report.inspection(self.key.as_str(), rules, |_| process_label().into());
+        match &self.state {
+            State::Plain(plain) => show(&*plain.rules()),
+            State::Full(rules) => show(&**rules),
+        }
     }
 }

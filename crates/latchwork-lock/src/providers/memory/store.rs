@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
+use super::plain::Plain;
 use super::record::{Ended, Entries, Seat, State, party};
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
@@ -73,12 +74,15 @@ struct Shard {
 /// As the port has it, from the leaves on: a grant that is wrapped once more is copied once more.
 pub(super) type Answer = Option<Poll<Result<Acquired>>>;
 
-/// What a waiter finds when it looks.
-enum Look {
-    Granted(Grant),
-    Waiting,
-    /// Neither holding nor waiting: its time is over, or it missed its claim window.
-    Gone,
+/// Which question of a request this is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// The first with its token.
+    First,
+    /// Perhaps not the first: an answer may have got lost (L17).
+    Perhaps,
+    /// It waits, and looks whether its turn has come.
+    Again,
 }
 
 impl Store {
@@ -107,43 +111,47 @@ impl Store {
         self.shards[(hash >> (64 - SHARD_BITS)) as usize].lock()
     }
 
-    /// Asks for a lease, the first time or `again` by one that waits.
+    /// Asks for a lease.
     #[inline]
     pub(super) fn poll(
         self: &Arc<Self>,
         request: &AcquireRequest,
-        again: bool,
+        asked: Asked,
         waker: &Waker,
     ) -> Answer {
-        if again {
+        if asked == Asked::Again {
             return self.poll_again(request, waker);
         }
-        self.ask(request, waker, request.sent_at)
+        self.ask(request, asked, waker, request.sent_at)
     }
 
     fn poll_again(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker) -> Answer {
-        match self.look(&request.key, request.token.expose(), waker) {
-            Look::Granted(grant) => Some(Poll::Ready(Ok(Acquired::Granted(grant)))),
-            Look::Waiting => Some(Poll::Pending),
-            // Its time is over, or it did not claim in time and the key went on to the next.
-            Look::Gone => {
-                let now = self.clock.recent();
-                let mut answer = self.ask(request, waker, now);
-                if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = &mut answer {
-                    grant.waited = true;
-                    grant.trusted_from.get_or_insert(now);
-                }
-                answer
-            }
+        let looked = self.look(&request.key, request.token.expose(), waker);
+        if looked.is_some() {
+            return looked;
         }
+        // Its time is over, or it did not claim in time and the key went on to the next.
+        let now = self.clock.recent();
+        let mut answer = self.ask(request, Asked::Perhaps, waker, now);
+        if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = &mut answer {
+            grant.waited = true;
+            grant.trusted_from.get_or_insert(now);
+        }
+        answer
     }
 
     #[inline]
-    fn ask(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker, now: Moment) -> Answer {
+    fn ask(
+        self: &Arc<Self>,
+        request: &AcquireRequest,
+        asked: Asked,
+        waker: &Waker,
+        now: Moment,
+    ) -> Answer {
         let mut shard = self.shard(request.key.process_hash());
         match shard.take_free(request, now, self.lag, self.epoch_micros) {
             Some(fence) => Some(Poll::Ready(Ok(Acquired::Granted(Grant::first(fence))))),
-            None => self.ask_for_taken(shard, request, waker, now),
+            None => self.ask_for_taken(shard, request, asked, waker, now),
         }
     }
 
@@ -152,27 +160,44 @@ impl Store {
         self: &Arc<Self>,
         mut shard: MutexGuard<'_, Shard>,
         request: &AcquireRequest,
+        asked: Asked,
         waker: &Waker,
         now: Moment,
     ) -> Answer {
-        let key = &request.key;
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let begins = now.after(self.lag);
-        let mut fence = || next_fence(last_fence, self.epoch_micros, now);
-        let Some(entry) = entries.find(key) else {
+        let Some(entry) = entries.find_taken(&request.key) else {
             unreachable!("the key was taken, and the shard is locked");
         };
-        let mut wakers = Wakers::default();
-        let rules = entry.rules();
-        if rules.expire(now) {
-            rules.admit(begins, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
-        }
         let deadline = match request.wait {
             Wait::No => Moment::default(),
             Wait::For(span) => request.sent_at.after(self.lag).after(span),
             Wait::Forever => Moment::NEVER,
         };
         let wait = now < deadline;
+        if let State::Plain(plain) = &mut entry.state
+            && plain.expires > now
+            && asked == Asked::First
+        {
+            if !wait {
+                let holder = self.reporter().holder(&plain.held(), process_label());
+                return Some(Poll::Ready(Ok(Acquired::Taken(Some(Box::new(holder))))));
+            }
+            if Plain::suits(request) {
+                plain.join(request, begins, deadline, waker);
+                let look = plain.expires.min(deadline);
+                *due = (*due).min(look);
+                drop(shard);
+                self.timer.ring_at(self, look);
+                return Some(Poll::Pending);
+            }
+        }
+        let mut fence = || next_fence(last_fence, self.epoch_micros, now);
+        let mut wakers = Wakers::default();
+        let rules = entry.rules();
+        if rules.expire(now) {
+            rules.admit(begins, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
+        }
         let seat = Seat { waker: wait.then(|| waker.clone()), deadline };
         let verdict = rules.ask(party(request, begins, seat), wait, begins, &mut fence);
         // A take-over may have made a writer a reader, and room for others.
@@ -203,33 +228,36 @@ impl Store {
         answer
     }
 
-    /// A waiter looks whether it was granted the key, and claims it if so.
-    fn look(&self, key: &Key, id: Id, waker: &Waker) -> Look {
-        let hash = key.process_hash();
-        let mut shard = self.shard(hash);
-        let Some(entry) = shard.entries.find_for(key, id) else {
-            return Look::Gone;
+    /// A waiter looks whether it was granted the key, and claims it if so. None when it neither
+    /// holds nor waits (any more).
+    #[inline(always)]
+    fn look(&self, key: &Key, id: Id, waker: &Waker) -> Answer {
+        let mut shard = self.shard(key.process_hash());
+        let entry = shard.entries.find_for(key, id)?;
+        let rules = match &mut entry.state {
+            State::Plain(plain) if plain.is_held_by(id) => {
+                let now = self.clock.recent();
+                let grant = plain.claim(now, now.after(self.lag))?;
+                return Some(Poll::Ready(Ok(Acquired::Granted(grant))));
+            }
+            State::Plain(plain) => return plain.still_waits(id, waker).then_some(Poll::Pending),
+            State::Full(rules) => rules,
         };
-        let rules = entry.rules();
         if let Some(held) = rules.holder_mut(id) {
             let now = self.clock.recent();
             if held.expires <= now {
-                return Look::Gone;
+                return None;
             }
             held.claimed = true;
             held.expires = now.after(self.lag).after(held.party.ttl);
-            return Look::Granted(held.grant(true, Some(now)));
+            return Some(Poll::Ready(Ok(Acquired::Granted(held.grant(true, Some(now))))));
         }
-        match rules.queue.iter_mut().find(|w| w.id == id) {
-            Some(waiting) => {
-                let seat = &mut waiting.extra.waker;
-                if !seat.as_ref().is_some_and(|w| w.will_wake(waker)) {
-                    *seat = Some(waker.clone());
-                }
-                Look::Waiting
-            }
-            None => Look::Gone,
+        let waiting = rules.queue.iter_mut().find(|w| w.id == id)?;
+        let seat = &mut waiting.extra.waker;
+        if !seat.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            *seat = Some(waker.clone());
         }
+        Some(Poll::Pending)
     }
 
     /// Ends a lease, or leaves the queue. True when it was held and had not run out.
@@ -241,6 +269,10 @@ impl Store {
             drop(shard);
             return until > self.clock.recent();
         }
+        let shard = match self.end_plain(shard, key, id) {
+            Ok(until) => return until.is_some_and(|until| until > self.clock.recent()),
+            Err(shard) => shard,
+        };
         self.change_in(shard, key, Some(id), |rules, now| match rules.release(id) {
             Some(held) => held.expires > now(),
             None => {
@@ -259,11 +291,50 @@ impl Store {
             Ended::Yes | Ended::NoKey => return,
             Ended::Otherwise => {}
         }
+        let Err(shard) = self.end_plain(shard, key, id) else { return };
         self.change_in(shard, key, Some(id), |rules, _| {
             if rules.release(id).is_none() {
                 rules.leave(id);
             }
         });
+    }
+
+    /// Ends a plain lease and hands the key on, or leaves the line: answers when the lease would
+    /// have ended, and nothing where none was held. Of a key under the full rules, the shard
+    /// comes back as it was.
+    fn end_plain<'a>(
+        self: &'a Arc<Self>,
+        mut shard: MutexGuard<'a, Shard>,
+        key: &Key,
+        id: Id,
+    ) -> Result<Option<Moment>, MutexGuard<'a, Shard>> {
+        let Shard { entries, last_fence, due, .. } = &mut *shard;
+        let plain = match entries.find_for(key, id).map(|entry| &mut entry.state) {
+            None => return Ok(None),
+            Some(State::Full(_)) => return Err(shard),
+            Some(State::Plain(plain)) => plain,
+        };
+        let now = self.clock.recent();
+        let until = plain.is_held_by(id).then_some(plain.expires);
+        if until.is_none() {
+            plain.leave(id);
+            if plain.expires > now || !plain.is_waited_for() {
+                return Ok(None);
+            }
+        }
+        let begins = now.after(self.lag);
+        let next = plain.pass_on(begins, || next_fence(last_fence, self.epoch_micros, now));
+        // Not before the longest wait of a hand-off is over; of deadlines the timer knows.
+        let look = if plain.is_waited_for() { plain.expires } else { Moment::NEVER };
+        *due = (*due).min(look);
+        let gone = if next.is_none() { entries.remove(key) } else { None };
+        drop(shard);
+        drop(gone);
+        self.timer.ring_at(self, look);
+        if let Some(next) = next {
+            next.wake();
+        }
+        Ok(until)
     }
 
     pub(super) fn renew(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> bool {
@@ -449,7 +520,24 @@ impl Shard {
         let Shard { entries, last_fence, due, .. } = self;
         *due = Moment::NEVER;
         entries.retain(|entry| {
-            let State::Full(rules) = &mut entry.state else { return true };
+            let mut fence = || next_fence(last_fence, epoch_micros, now);
+            let rules = match &mut entry.state {
+                State::Plain(plain) => {
+                    if plain.is_waited_for() {
+                        plain.give_up(now, |waker| wakers.add(waker));
+                        if plain.expires <= now {
+                            let next = plain.pass_on(now, fence);
+                            if next.is_none() {
+                                return false;
+                            }
+                            wakers.add(next);
+                        }
+                        *due = (*due).min(plain.due());
+                    }
+                    return true;
+                }
+                State::Full(rules) => rules,
+            };
             if rules.queue.is_empty() {
                 return true;
             }
@@ -461,7 +549,6 @@ impl Shard {
                 }
                 stays
             });
-            let mut fence = || next_fence(last_fence, epoch_micros, now);
             rules.admit(now, &mut fence, |held| wakers.add(held.party.extra.waker.take()));
             let deadlines = rules.queue.iter().map(|w| w.extra.deadline);
             *due = deadlines.fold(*due, Moment::min).min(rules.look_again());

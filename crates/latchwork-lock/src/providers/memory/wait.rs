@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::store::Store;
+use super::store::{Asked, Store};
 use crate::{AcquireRequest, Acquired, Moment, Result};
 
 /// A request that waits for its turn. Dropped, it leaves the queue or hands on what it was given.
@@ -28,7 +28,8 @@ impl Future for Waiting<'_> {
     type Output = Result<Acquired>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
-        let answer = self.store.poll(self.request, self.queued, cx.waker());
+        let asked = if self.queued { Asked::Again } else { Asked::Perhaps };
+        let answer = self.store.poll(self.request, asked, cx.waker());
         let answer = answer.unwrap_or(Poll::Pending);
         self.queued = answer.is_pending();
         answer
