@@ -35,6 +35,8 @@ pub(super) enum Asking {
     Once,
     /// For the first time, and would wait.
     First,
+    /// The same, while others of this process wait already.
+    Behind,
     /// Has waited, and goes on.
     Again,
     /// Has waited, and its time is over.
@@ -74,11 +76,12 @@ impl Store {
         id: Id,
         how: Asking,
     ) -> Result<Verdict> {
-        let option = match how {
-            Asking::Once => "n",
-            Asking::First => "w",
-            Asking::Again => "a",
-            Asking::Last => "l",
+        let (operation, option) = match how {
+            Asking::Once => (Operation::First(b'n'), ""),
+            Asking::First => (Operation::First(b'w'), ""),
+            Asking::Behind => (Operation::First(b'q'), ""),
+            Asking::Again => (Operation::Ask, "a"),
+            Asking::Last => (Operation::Ask, "l"),
         };
         let answer = self
             .lanes
@@ -86,8 +89,8 @@ impl Store {
                 during,
                 Member {
                     lock: name(&request.key),
-                    operation: Operation::Ask,
-                    id: record::hex(id),
+                    operation,
+                    id,
                     ttl: record::millis(request.ttl),
                     option: option.to_owned(),
                     record: record::record(request, &self.client, self.process),
@@ -101,7 +104,12 @@ impl Store {
     pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
         let asked_at = self.clock.now();
         let answer = self.lanes.ask(during, member(Operation::Release, key, id)).await?;
-        self.released(during, key, asked_at, &answer)
+        let held = self.released(during, key, asked_at, &answer);
+        if answer.value.as_sequence().is_some() {
+            // Who was given the key has waited longer than we have.
+            tokio::task::yield_now().await;
+        }
+        held
     }
 
     /// Whether a lease was held, from the answer to its release. Those of this process whose turn
@@ -169,7 +177,7 @@ impl Store {
                 during,
                 Member {
                     ttl: record::millis(ttl),
-                    option: record::hex(ids.1),
+                    option: record::hexes(&[ids.1]),
                     record: self.process.to_owned(),
                     ..member(Operation::Rotate, key, ids.0)
                 },
@@ -210,7 +218,7 @@ impl Store {
         key: &Key,
         ids: &[Id],
     ) -> Result<Standing> {
-        let option = ids.iter().map(|id| record::hex(*id)).collect();
+        let option = record::hexes(ids);
         let answer =
             self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
         match answer.value.as_sequence() {
@@ -304,14 +312,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
 }
 
 fn member(operation: Operation, key: &Key, id: Id) -> Member {
-    Member {
-        lock: name(key),
-        operation,
-        id: record::hex(id),
-        ttl: 0,
-        option: String::new(),
-        record: String::new(),
-    }
+    Member { lock: name(key), operation, id, ttl: 0, option: String::new(), record: String::new() }
 }
 
 fn name(key: &Key) -> String {
@@ -331,9 +332,8 @@ fn span(micros: i64) -> Option<Duration> {
 
 fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
     // The short way answers with the bare fence.
-    if let Value::BulkString(fence) = value {
-        let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-        return Some(Verdict::Granted(Grant::first(record::fence(fence)), true));
+    if let Value::Int(fence) = value {
+        return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
         [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),
