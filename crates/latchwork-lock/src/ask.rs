@@ -4,10 +4,13 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use futures::future::{Either, select};
+
 use crate::retry::Backoff;
+use crate::rules::CLAIM_WINDOW;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
-    Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof,
+    Reserved, Result, Wait,
 };
 
 /// What a provider said.
@@ -42,6 +45,10 @@ impl Held {
                 Poll::Ready(Answer::Granted)
             }
             Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(Ok(Acquired::Reserved(reserved)))) => {
+                self.reserved(*reserved);
+                Poll::Ready(Answer::Granted)
+            }
             Some(Poll::Ready(Ok(Acquired::Taken(holder)))) => Poll::Ready(Answer::Taken(holder)),
             Some(Poll::Ready(Err(error))) => Poll::Ready(Answer::Failed(error)),
             None => Poll::Ready(Answer::NotInPlace),
@@ -114,6 +121,14 @@ impl Held {
                         Err(error) => Some(error),
                     }
                 }
+                Ok(Acquired::Reserved(reserved)) => {
+                    if self.settles(&reserved).await {
+                        abandoned.disarm();
+                        self.reserved(*reserved);
+                        return Ok(Ok(self));
+                    }
+                    None
+                }
                 Ok(Acquired::Taken(holder)) => {
                     abandoned.disarm();
                     return Ok(Err(self.taken(patience, holder)));
@@ -142,6 +157,18 @@ impl Held {
                 self.request.wait = if left.is_zero() { Wait::No } else { Wait::For(left) };
             }
         }
+    }
+
+    /// Whether a reservation can be trusted: for a while yet, or since it is confirmed.
+    async fn settles(&self, reserved: &Reserved) -> bool {
+        let clock = self.locks.clock();
+        let lasts = self.request.ttl.min(CLAIM_WINDOW);
+        if reserved.until.since(clock.now()) >= lasts / 4 {
+            return true;
+        }
+        let over = clock.sleep_until(reserved.until);
+        let decided = std::pin::pin!(reserved.decided());
+        matches!(select(decided, over).await, Either::Left((Some(_), _)))
     }
 
     /// Starts the ttl of a grant anew; none when the lease is over already.

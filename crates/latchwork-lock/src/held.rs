@@ -1,20 +1,23 @@
 //! What is known of a lease while it is held: its fence, and how long it can be trusted.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::Duration;
 
+use futures::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::{check_ttl, trust_margin};
 use crate::provider::Proof;
 use crate::renewal::Watchdog;
-use crate::rules::wall_at;
+use crate::reserved::Decision;
+use crate::rules::{CLAIM_WINDOW, wall_at};
 use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Result, Token,
-    Wait,
+    AcquireRequest, Confirmation, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment,
+    Reserved, Result, Token, Wait,
 };
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
@@ -34,6 +37,8 @@ pub struct Held {
 struct More {
     watchdog: Mutex<Option<Watchdog>>,
     term: Mutex<Term>,
+    /// While the lease is only reserved: where its confirmation will be told.
+    confirmation: Mutex<Option<Confirmation>>,
     changed: Notify,
     /// One renewal at a time: two in flight could be answered in another order than they were
     /// carried out, and we would trust the longer one.
@@ -46,15 +51,22 @@ struct Term {
     ttl: Duration,
     /// Counted from before the request was sent, so never later than in the backend.
     expires: Moment,
+    /// How much earlier trust ends.
+    margin: Duration,
 }
 
 impl Term {
+    fn new(ttl: Duration, from: Moment) -> Self {
+        Term { ttl, expires: from.after(ttl), margin: trust_margin(ttl) }
+    }
+
+    fn reserved(ttl: Duration, until: Moment) -> Self {
+        Term { ttl, expires: until, margin: trust_margin(ttl.min(CLAIM_WINDOW)) }
+    }
+
     fn trusted_until(self) -> Moment {
-        Moment::from_nanos(
-            self.expires.as_nanos().saturating_sub(
-                u64::try_from(trust_margin(self.ttl).as_nanos()).unwrap_or(u64::MAX),
-            ),
-        )
+        let margin = u64::try_from(self.margin.as_nanos()).unwrap_or(u64::MAX);
+        Moment::from_nanos(self.expires.as_nanos().saturating_sub(margin))
     }
 }
 
@@ -130,6 +142,15 @@ impl Held {
         }
     }
 
+    /// The lease is used before it is confirmed.
+    pub(crate) fn reserved(&mut self, reserved: Reserved) {
+        let Reserved { grant, until, confirmation } = reserved;
+        self.granted(Grant { trusted_from: Some(self.locks.clock().now()), ..grant });
+        let more = self.more();
+        *more.term.lock() = Term::reserved(self.request.ttl, until);
+        *more.confirmation.lock() = Some(confirmation);
+    }
+
     /// The key, as it was asked for.
     pub fn key(&self) -> &str {
         self.locks.strip(self.request.key.as_str())
@@ -169,10 +190,11 @@ impl Held {
 
     /// How long the lease can be trusted from now on.
     pub fn remaining(&self) -> Duration {
+        let until = self.trusted_until();
         if self.lost.load(Ordering::Acquire) {
             return Duration::ZERO;
         }
-        self.trusted_until().since(self.locks.clock().now())
+        until.since(self.locks.clock().now())
     }
 
     /// The current ttl.
@@ -191,7 +213,14 @@ impl Held {
                 return;
             }
             let until = self.locks.clock().sleep_until(self.trusted_until());
-            futures::future::select(std::pin::pin!(changed), until).await;
+            let pending = self.more().confirmation.lock().clone();
+            let decided = pin!(async {
+                match pending {
+                    Some(confirmation) => confirmation.decided().await,
+                    None => std::future::pending().await,
+                }
+            });
+            select(select(pin!(changed), decided), until).await;
         }
     }
 
@@ -213,6 +242,7 @@ impl Held {
     pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
         self.locks.require(crate::Capability::Renew)?;
         let _one_at_a_time = self.more().renewing.lock().await;
+        self.settled().await;
         let clock = self.locks.clock();
         let term = self.term();
         let ttl = refresh.ttl.unwrap_or(term.ttl);
@@ -233,9 +263,22 @@ impl Held {
             self.mark_lost();
             return Err(self.gone(clock.now()));
         }
-        *self.more().term.lock() = Term { ttl, expires: sent_at.after(ttl) };
+        *self.more().term.lock() = Term::new(ttl, sent_at);
         self.tell();
         Ok(())
+    }
+
+    /// Waits until a reservation was confirmed or refused, or is over: nothing else of the lease
+    /// is changed meanwhile.
+    ///
+    /// Cancel safe: it only looks.
+    pub(crate) async fn settled(&self) {
+        let Some(more) = self.more.get() else { return };
+        let Some(confirmation) = more.confirmation.lock().clone() else { return };
+        let over = self.locks.clock().sleep_until(self.term().expires);
+        select(pin!(confirmation.decided()), over).await;
+        self.settle(more);
+        more.confirmation.lock().take();
     }
 
     /// What can be shown of the lease to anybody.
@@ -309,13 +352,27 @@ impl Held {
 
     fn term(&self) -> Term {
         match self.more.get() {
-            Some(more) => *more.term.lock(),
+            Some(more) => {
+                self.settle(more);
+                *more.term.lock()
+            }
             None => self.first_term(),
         }
     }
 
     fn first_term(&self) -> Term {
-        Term { ttl: self.request.ttl, expires: self.since.after(self.request.ttl) }
+        Term::new(self.request.ttl, self.since)
+    }
+
+    /// Notes what became of a reservation.
+    fn settle(&self, more: &More) {
+        let mut confirmation = more.confirmation.lock();
+        let Some(decision) = confirmation.as_ref().and_then(Confirmation::decision) else { return };
+        match decision {
+            Decision::Confirmed(from) => *more.term.lock() = Term::new(self.request.ttl, from),
+            Decision::Refused => self.lost.store(true, Ordering::Release),
+        }
+        *confirmation = None;
     }
 
     fn more(&self) -> &More {
@@ -323,6 +380,7 @@ impl Held {
             Box::new(More {
                 watchdog: Mutex::new(None),
                 term: Mutex::new(self.first_term()),
+                confirmation: Mutex::new(None),
                 changed: Notify::new(),
                 renewing: tokio::sync::Mutex::new(()),
             })

@@ -49,6 +49,7 @@ mod providers;
 mod renewal;
 mod report;
 mod request;
+mod reserved;
 mod retry;
 mod rules;
 
@@ -81,3 +82,4 @@ pub use providers::redis::RedisLockProvider;
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
 pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};
+pub use reserved::{Confirmation, Reserved};

@@ -15,6 +15,8 @@
 //!   cannot be undone at once is undone by the
 //!   [`release_later`](LockProvider::release_later) that the front door sends
 //!   when a request is abandoned.
+//! - **A waiter whose turn has come confirms it** (L5). Where that would stand between two holders,
+//!   answer [`Acquired::Reserved`] and confirm from a task of your own: the caller may block.
 //! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let the
 //!   front door retry; [`Acquired::Taken`] means that somebody has the key.
 
@@ -27,7 +29,7 @@ use futures::future::BoxFuture;
 
 use crate::{
     Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Moment, Owner, Page, PageRequest,
-    Result, SystemClock, Token, Wait,
+    Reserved, Result, SystemClock, Token, Wait,
 };
 
 /// One request for a lease.
@@ -59,6 +61,8 @@ pub struct AcquireRequest {
 pub enum Acquired {
     /// It is ours.
     Granted(Grant),
+    /// It is kept for us, and will be ours when the backend has confirmed it.
+    Reserved(Box<Reserved>),
     /// Somebody has it, and the wait is over. A holder, where that cost nothing to know.
     Taken(Option<Box<Holder>>),
 }
