@@ -125,6 +125,30 @@ pub(crate) async fn notices_that_are_lost_are_made_up_for() {
     }
 }
 
+/// What drops have queued on the lane of a runtime is done when that runtime has ended.
+pub(crate) async fn a_runtime_that_ends_loses_no_release() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    for round in 0..5 {
+        let there = locks.clone();
+        let short = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let asks =
+                    (0..200).map(|i| there.lock(format!("key-{i}")).ttl(secs(600)).acquire());
+                let guards = futures::future::join_all(asks).await;
+                assert!(guards.iter().all(Result::is_ok), "all keys were free in round {round}");
+            });
+            runtime.shutdown_background();
+        });
+        short.join().expect("no panic");
+        locks.close().await;
+        let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+        assert!(left.is_empty(), "round {round}: {left:?}");
+    }
+}
+
 pub(crate) async fn a_server_that_stands_still_is_unavailable() {
     let server = Server::start(&[]);
     let locks = locks(&server.address()).await;

@@ -126,6 +126,11 @@ impl Lanes {
                 Some(back) => job = back, // that runtime is about to end
             }
         }
+        self.put_apart(job);
+    }
+
+    /// The same, on the lane that outlives every runtime of a caller.
+    pub(super) fn put_apart(&self, job: Job) {
         if let Some(back) = self.own.put(job) {
             back.reply.answer(Err(error::gone(DURING)));
         }

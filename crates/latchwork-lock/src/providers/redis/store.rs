@@ -234,6 +234,11 @@ impl Store {
         self.lanes.put(Job { member: member(operation, key, id), reply });
     }
 
+    /// The same, on the provider's own lane.
+    pub(super) fn put_apart(&self, operation: Operation, key: &Key, id: Id, reply: Reply) {
+        self.lanes.put_apart(Job { member: member(operation, key, id), reply });
+    }
+
     /// A page of the keys that begin like this. The server goes through all its keys for it.
     pub(super) async fn list(
         &self,
