@@ -39,7 +39,8 @@ fn main() {
             a_foreign_value_harms_its_own_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
-            notices_that_are_lost_are_made_up_for, a_runtime_that_ends_loses_no_release,
+            notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
+            a_runtime_that_ends_loses_no_release,
             a_server_that_stands_still_is_unavailable, fences_grow_when_all_is_forgotten;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,

@@ -9,7 +9,7 @@ use redis::Value;
 use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
-use super::{error, record};
+use super::{error, record, watcher};
 use crate::rules::Id;
 use crate::{
     AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
@@ -101,15 +101,28 @@ impl Store {
     }
 
     /// Whether the lease was held; an error where that got lost.
-    pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        let asked_at = self.clock.now();
-        let answer = self.lanes.ask(during, member(Operation::Release, key, id)).await?;
-        let held = self.released(during, key, asked_at, &answer);
-        if answer.value.as_sequence().is_some() {
+    ///
+    /// Once begun it goes on, also when the future is dropped: the answer may hold the grants of
+    /// others.
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<bool> {
+        let (store, key) = (self.clone(), key.clone());
+        let release = async move {
+            let asked_at = store.clock.now();
+            let answer = store.lanes.ask(during, member(Operation::Release, &key, id)).await?;
+            let held = store.released(during, &key, asked_at, &answer)?;
+            Ok::<_, crate::Error>((held, answer.value.as_sequence().is_some()))
+        };
+        let (held, handed_on) = watcher::to_the_end(release).await?;
+        if handed_on {
             // Who was given the key has waited longer than we have.
             tokio::task::yield_now().await;
         }
-        held
+        Ok(held)
     }
 
     /// Whether a lease was held, from the answer to its release. Those of this process whose turn
