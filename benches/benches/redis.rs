@@ -1,7 +1,8 @@
 //! Locks in Redis beside the server's own limits and `rslock`, as ratios of one run.
 //!
 //! `LATCHWORK_TEST_REDIS=redis://… cargo bench -p latchwork-benches --bench redis` takes some
-//! minutes. Goals are printed and not asserted: a busy machine is no fault of the code.
+//! minutes, or less with names of its parts behind it: `-- tasks-64 hand-over`. Goals are printed and
+//! not asserted: a busy machine is no fault of the code.
 #![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
 
 use std::future::ready;
@@ -38,14 +39,22 @@ fn main() -> ExitCode {
 
     let mut speed = Table::new("Acquire and release on keys of their own: throughput");
     for tasks in [1, 8, 64, 256] {
-        uncontended(scale, &runtime, &place, tasks, &mut speed);
+        if wanted(&format!("tasks-{tasks}")) {
+            uncontended(scale, &runtime, &place, tasks, &mut speed);
+        }
     }
     let mut handing = Table::new("One key that 64 tasks want");
-    hand_over(scale, &runtime, &place, &mut handing);
-    beside_rslock(scale, &runtime, &place, &mut handing);
+    if wanted("hand-over") {
+        hand_over(scale, &runtime, &place, &mut handing);
+    }
+    if wanted("rslock") {
+        beside_rslock(scale, &runtime, &place, &mut handing);
+    }
     let mut quiet = Table::new("Waiting and dying");
-    idle_waiters(scale, &runtime, &place, &mut quiet);
-    holder_killed(scale, &runtime, &place, &mut quiet);
+    if wanted("dying") {
+        idle_waiters(scale, &runtime, &place, &mut quiet);
+        holder_killed(scale, &runtime, &place, &mut quiet);
+    }
     // A look has no figures worth reading.
     if scale.is_whole() {
         for table in [speed, handing, quiet] {
@@ -53,6 +62,12 @@ fn main() -> ExitCode {
         }
     }
     ExitCode::SUCCESS
+}
+
+/// Whether a part was named, or none was.
+fn wanted(part: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|name| name == part)
 }
 
 // ---- the place ---------------------------------------------------------------------------------

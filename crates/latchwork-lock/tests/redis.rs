@@ -34,14 +34,17 @@ fn main() {
     tests![
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
+            the_order_of_a_message_is_kept, a_lease_ends_once,
             nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
-            notices_that_are_lost_are_made_up_for, a_server_that_stands_still_is_unavailable,
-            fences_grow_when_all_is_forgotten;
+            notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
+            a_runtime_that_ends_loses_no_release,
+            a_server_that_stands_still_is_unavailable, fences_grow_when_all_is_forgotten;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
-            a_replica_and_a_cluster_are_refused, certificates_are_checked,
+            a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
+            a_server_that_may_evict_is_warned_of, certificates_are_checked,
             the_callers_own_client_and_connection_will_do;
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()

@@ -4,8 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use latchwork_lock::{Locks, RedisLockProvider};
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::server::{Server, free_port, tell};
 use crate::{eventually, locks, shared, unique};
@@ -101,6 +103,84 @@ pub(crate) async fn a_replica_and_a_cluster_are_refused() {
     assert_eq!(error.code(), "lock_unavailable", "{error}");
     tell::<()>(&primary.address(), &["REPLICAOF", "NO", "ONE"]);
     eventually("it may write again", async || locks.lock("key").acquire().await.is_ok()).await;
+}
+
+/// No server that old can be installed here, so a few lines play one: they only tell their version.
+pub(crate) async fn a_server_that_is_too_old_is_refused() {
+    const INFO: &str = "# Server\r\nredis_version:6.0.16\r\nredis_mode:standalone\r\n";
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut heard = [0; 4096];
+                while let Ok(got @ 1..) = stream.read(&mut heard) {
+                    for command in String::from_utf8_lossy(&heard[..got]).split('*').skip(1) {
+                        let answer = match command.contains("$4\r\nINFO\r\n") {
+                            true => format!("${}\r\n{INFO}\r\n", INFO.len()),
+                            false => "+OK\r\n".to_owned(),
+                        };
+                        let _ = stream.write_all(answer.as_bytes());
+                    }
+                }
+            });
+        }
+    });
+    let address = format!("redis://:hush@127.0.0.1:{port}");
+    refused(&address, "lock_backend", "6.0.16").await;
+    refused(&address, "lock_backend", "6.2 is the oldest").await;
+}
+
+pub(crate) async fn a_server_that_may_evict_is_warned_of() {
+    let said = Said::default();
+    let all = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
+    // Only this test of the program listens: the provider speaks on a thread of its own.
+    all.with_writer(said.clone()).with_ansi(false).init();
+    let warned = || said.text().contains("maxmemory-policy noeviction");
+    let server = Server::start(&[]);
+    let set = |name: &str, value: &str| {
+        tell::<()>(&server.address(), &["CONFIG", "SET", name, value]);
+    };
+    // Without a limit nothing is evicted, whatever the policy says.
+    set("maxmemory-policy", "allkeys-lru");
+    locks(&server.address()).await;
+    assert!(!warned(), "{}", said.text());
+    set("maxmemory-policy", "noeviction");
+    set("maxmemory", "100mb");
+    locks(&server.address()).await;
+    assert!(!warned(), "{}", said.text());
+    set("maxmemory-policy", "allkeys-lru");
+    locks(&server.address()).await;
+    assert!(warned() && said.text().contains("allkeys-lru"), "{}", said.text());
+}
+
+/// What was logged by anybody in this process.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<u8>>>);
+
+impl Said {
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().expect("no panic")).into_owned()
+    }
+}
+
+impl Write for Said {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Said {
+    type Writer = Said;
+
+    fn make_writer(&self) -> Said {
+        self.clone()
+    }
 }
 
 pub(crate) async fn certificates_are_checked() {

@@ -1,7 +1,7 @@
 //! What goes over the wire, and what is stored.
 
 use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Key, LockProvider, Mode, SystemClock, Token, Wait,
+    AcquireRequest, Acquired, Clock, Key, LockProvider, Mode, Proof, SystemClock, Token, Wait,
 };
 
 use crate::server::{Server, count, tell};
@@ -45,6 +45,59 @@ pub(crate) async fn many_share_a_message() {
     assert!(sent < 500, "{sent} messages for 1000 operations");
     let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Within a message too: who comes first is served first, and nobody gets past a shared request.
+pub(crate) async fn the_order_of_a_message_is_kept() {
+    let provider = provider(&shared()).await;
+    let key = Key::new(&unique("order")).expect("legal");
+    let ask = |mode, number: usize| AcquireRequest {
+        note: Some(format!("{number:03}").into()),
+        ..request(&key, mode, Wait::Forever)
+    };
+    let mode = |number| if number % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
+    let requests: Vec<_> = (0..60).map(|number| ask(mode(number), number)).collect();
+    let asks = requests.iter().map(|request| provider.acquire(request));
+    let asks = futures::future::join_all(asks);
+    let all_wait = eventually("all wait but one", async || {
+        provider.inspect(&key).await.expect("it answers").waiters.len() == 59
+    });
+    // They are asked together, and the first of them is let in.
+    futures::future::select(std::pin::pin!(asks), std::pin::pin!(all_wait)).await;
+    let seen = provider.inspect(&key).await.expect("it answers");
+    let told: Vec<_> = seen.holders.iter().map(|h| h.note.clone()).collect();
+    assert_eq!(told, [Some("000".to_owned())]);
+    let told: Vec<_> = seen.waiters.iter().map(|w| w.note.clone().expect("named")).collect();
+    assert!(told.is_sorted(), "{told:?}");
+    for request in &requests {
+        provider.release_later(Proof { key: &key, token: request.token });
+    }
+    provider.close().await;
+    assert!(!provider.inspect(&key).await.expect("it answers").is_held());
+}
+
+/// Two releases of one lease in one message: one of them has ended it.
+pub(crate) async fn a_lease_ends_once() {
+    let provider = provider(&shared()).await;
+    let requests: Vec<_> = (0..30)
+        .map(|_| request(&Key::new(&unique("once")).expect("legal"), Mode::Exclusive, Wait::No))
+        .collect();
+    for request in &requests {
+        let answer = provider.acquire(request).await.expect("it answers");
+        assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    }
+    let end = |request: &AcquireRequest| {
+        let (provider, request) = (provider.clone(), request.clone());
+        async move {
+            let proof = Proof { key: &request.key, token: request.token };
+            provider.release(proof).await.expect("it answers")
+        }
+    };
+    let both = requests.iter().flat_map(|request| [end(request), end(request)]);
+    let ended = futures::future::join_all(both).await;
+    for pair in ended.chunks(2) {
+        assert_eq!(pair.iter().filter(|ended| **ended).count(), 1, "{ended:?}");
+    }
 }
 
 pub(crate) async fn nothing_is_left_of_a_key() {
@@ -95,17 +148,7 @@ pub(crate) async fn what_is_left_of_the_dead_goes_away() {
 pub(crate) async fn a_token_is_nowhere() {
     let server = Server::start(&["--appendonly", "yes"]);
     let provider = provider(&server.address()).await;
-    let request = AcquireRequest {
-        key: Key::new("key").expect("legal"),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: secs(30),
-        wait: Wait::No,
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
-    };
+    let request = request(&Key::new("key").expect("legal"), Mode::Exclusive, Wait::No);
     let answer = provider.acquire(&request).await.expect("it answers");
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
     let value: String = tell(&server.address(), &["GET", "latchwork:k:key"]);
@@ -131,4 +174,18 @@ pub(crate) async fn a_foreign_value_harms_its_own_key_only() {
     let error = answers[7].as_ref().expect_err("a list is no lock");
     assert_eq!(error.code(), "lock_backend", "{error}");
     tell::<()>(&shared(), &["DEL", &format!("latchwork:k:lock/{bad}")]);
+}
+
+fn request(key: &Key, mode: Mode, wait: Wait) -> AcquireRequest {
+    AcquireRequest {
+        key: key.clone(),
+        mode,
+        token: Token::random(),
+        owner: None,
+        note: None,
+        ttl: secs(30),
+        wait,
+        retry_interval: millis(100),
+        sent_at: SystemClock.now(),
+    }
 }

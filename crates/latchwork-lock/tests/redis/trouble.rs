@@ -125,6 +125,54 @@ pub(crate) async fn notices_that_are_lost_are_made_up_for() {
     }
 }
 
+/// The answer to a release may hold the grant of another request, whoever gives up hearing it.
+pub(crate) async fn a_release_that_nobody_waits_for_hands_on() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    for round in 0..50 {
+        let guard = locks.lock("key").acquire().await.expect("a free key");
+        // Shorter than what looks after lost grants takes: such a turn would be lost.
+        let there = locks.clone();
+        let next = tokio::spawn(async move {
+            there.lock("key").ttl(millis(500)).wait(secs(30)).acquire().await
+        });
+        waiting(&locks, "key", 1).await;
+        let mut release = Box::pin(guard.release());
+        assert!(futures::poll!(&mut release).is_pending(), "it needs an answer");
+        for _ in 0..round % 3 {
+            tokio::task::yield_now().await;
+        }
+        drop(release);
+        let next = next.await.expect("no panic").expect("its turn");
+        assert!(next.is_held(), "round {round}");
+        next.release().await.expect("it has just begun");
+    }
+}
+
+/// What drops have queued on the lane of a runtime is done when that runtime has ended.
+pub(crate) async fn a_runtime_that_ends_loses_no_release() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    for round in 0..5 {
+        let there = locks.clone();
+        let short = std::thread::spawn(move || {
+            let mut runtime = tokio::runtime::Builder::new_multi_thread();
+            let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let asks =
+                    (0..200).map(|i| there.lock(format!("key-{i}")).ttl(secs(600)).acquire());
+                let guards = futures::future::join_all(asks).await;
+                assert!(guards.iter().all(Result::is_ok), "all keys were free in round {round}");
+            });
+            runtime.shutdown_background();
+        });
+        short.join().expect("no panic");
+        locks.close().await;
+        let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+        assert!(left.is_empty(), "round {round}: {left:?}");
+    }
+}
+
 pub(crate) async fn a_server_that_stands_still_is_unavailable() {
     let server = Server::start(&[]);
     let locks = locks(&server.address()).await;

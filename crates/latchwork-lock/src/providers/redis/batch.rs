@@ -25,16 +25,21 @@ use super::release::Release;
 use super::scripts::{self, Operation};
 use super::watch::Claim;
 use super::{error, watcher};
+use crate::rules::Id;
 use crate::{Error, Result};
 
 /// The most members of one message: others must not wait long for it inside the server.
 pub(super) const LARGEST: usize = 64;
+const _: () = assert!(LARGEST <= 100, "the script counts on two digits");
 
 /// How many messages may be under way before what comes is held together.
-const UNDER_WAY: usize = 4;
+const UNDER_WAY: usize = 8;
 
-/// How many may be under way for one more to be sent by whoever asks.
+/// How many members may be under way for one more to be sent by whoever asks.
 const FEW: usize = 2;
+
+/// From how many members under way on those who come are let gather before they are sent.
+const CROWD: usize = 8;
 
 /// How long a server may take to answer, and to be reached.
 const ANSWER: Duration = Duration::from_secs(3);
@@ -47,7 +52,7 @@ const DURING: &str = "asking the server";
 pub(super) struct Member {
     pub(super) lock: String,
     pub(super) operation: Operation,
-    pub(super) id: String,
+    pub(super) id: Id,
     pub(super) ttl: u64,
     pub(super) option: String,
     pub(super) record: String,
@@ -88,8 +93,8 @@ struct Lane {
 struct Way {
     line: Arc<Line>,
     client: Arc<str>,
-    /// How many messages are under way.
-    messages: AtomicUsize,
+    /// How many members are under way.
+    asked: AtomicUsize,
     /// How many jobs wait to be sent.
     queued: AtomicUsize,
 }
@@ -102,7 +107,7 @@ impl Lanes {
     /// Asks; dropping the future before it was sent takes the question back.
     pub(super) async fn ask(&self, during: &'static str, member: Member) -> Result<Answer> {
         if let Some(here) = self.here()
-            && let Some(_message) = here.way.alone()
+            && let Some(_asked) = here.way.alone()
         {
             let answers = here.way.exchange(std::slice::from_ref(&member)).await;
             let mut answers = answers.map_err(|failure| failure.told())?;
@@ -121,6 +126,11 @@ impl Lanes {
                 Some(back) => job = back, // that runtime is about to end
             }
         }
+        self.put_apart(job);
+    }
+
+    /// The same, on the lane that outlives every runtime of a caller.
+    pub(super) fn put_apart(&self, job: Job) {
         if let Some(back) = self.own.put(job) {
             back.reply.answer(Err(error::gone(DURING)));
         }
@@ -150,7 +160,7 @@ impl Lanes {
 impl Lane {
     fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Arc<Lane> {
         let (jobs, incoming) = unbounded_channel();
-        let way = Way { line, client, messages: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
+        let way = Way { line, client, asked: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
         let way = Arc::new(way);
         runtime.spawn(pump(way.clone(), incoming));
         Arc::new(Lane { jobs, way })
@@ -163,26 +173,26 @@ impl Lane {
     }
 }
 
-/// A message that is under way, as long as this lives.
-struct Message<'a>(&'a Way);
+/// Members that are under way, as long as this lives.
+struct Asked<'a>(&'a Way, usize);
 
-impl Drop for Message<'_> {
+impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        self.0.messages.fetch_sub(1, Ordering::Relaxed);
+        self.0.asked.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 
 impl Way {
     /// Leave to send a message by oneself, when next to nothing is under way.
-    fn alone(&self) -> Option<Message<'_>> {
+    fn alone(&self) -> Option<Asked<'_>> {
         let quiet =
-            self.queued.load(Ordering::Relaxed) == 0 && self.messages.load(Ordering::Relaxed) < FEW;
-        quiet.then(|| self.message())
+            self.queued.load(Ordering::Relaxed) == 0 && self.asked.load(Ordering::Relaxed) < FEW;
+        quiet.then(|| self.asked(1))
     }
 
-    fn message(&self) -> Message<'_> {
-        self.messages.fetch_add(1, Ordering::Relaxed);
-        Message(self)
+    fn asked(&self, members: usize) -> Asked<'_> {
+        self.asked.fetch_add(members, Ordering::Relaxed);
+        Asked(self, members)
     }
 
     /// Sends one message, and gives an answer for each member.
@@ -256,12 +266,18 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
                 if got == 0 {
                     break;
                 }
-                way.queued.fetch_sub(got, Ordering::Relaxed);
-                let (members, replies): (Vec<_>, Vec<_>) = jobs
-                    .drain(..)
-                    .filter(|job| job.reply.is_wanted())
-                    .map(|job| (job.member, job.reply))
-                    .unzip();
+                // Those who were answered together ask again together: let them all come.
+                if got < LARGEST && way.asked.load(Ordering::Relaxed) >= CROWD {
+                    tokio::task::yield_now().await;
+                    while jobs.len() < LARGEST && let Ok(job) = incoming.try_recv() {
+                        jobs.push(job);
+                    }
+                }
+                way.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
+                jobs.retain(|job| job.reply.is_wanted());
+                jobs.sort_by_key(|job| job.member.operation.section());
+                let (members, replies): (Vec<_>, Vec<_>) =
+                    jobs.drain(..).map(|job| (job.member, job.reply)).unzip();
                 if !members.is_empty() {
                     under_way.push(send(&way, members, replies));
                 }
@@ -273,7 +289,7 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
 
 /// Sends one message and gives everybody an answer.
 async fn send(way: &Way, members: Vec<Member>, replies: Vec<Reply>) {
-    let _message = way.message();
+    let _asked = way.asked(members.len());
     match way.exchange(&members).await {
         Ok(answers) => {
             replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told))

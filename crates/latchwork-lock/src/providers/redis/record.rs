@@ -17,12 +17,18 @@ pub(super) fn id(token: Token) -> Id {
 }
 
 /// An identity as it is stored: always of the same length.
-pub(super) fn hex(id: Id) -> String {
+pub(super) fn hex(id: Id) -> [u8; 32] {
     // Digit by digit, since the general way takes long for so wide a number.
-    (0..32)
-        .rev()
-        .map(|at| char::from(b"0123456789abcdef"[(id >> (at * 4)) as usize & 15]))
-        .collect()
+    let bytes = id.to_be_bytes();
+    std::array::from_fn(|at| {
+        let byte = bytes[at / 2];
+        b"0123456789abcdef"[usize::from(if at % 2 == 0 { byte >> 4 } else { byte & 15 })]
+    })
+}
+
+/// Several identities in one text.
+pub(super) fn hexes(ids: &[Id]) -> String {
+    ids.iter().flat_map(|id| hex(*id)).map(char::from).collect()
 }
 
 /// What the script keeps of whoever asks; the script's head names its parts.

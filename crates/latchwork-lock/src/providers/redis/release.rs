@@ -28,6 +28,8 @@ pub(super) struct Release {
     asked_at: Moment,
     tries: u32,
     left: watch::Sender<usize>,
+    /// Nothing is left to do.
+    done: bool,
 }
 
 impl Releases {
@@ -45,6 +47,7 @@ impl Releases {
             asked_at: store.clock.now(),
             tries: 0,
             left: self.left.clone(),
+            done: false,
         };
         store.put(Operation::Release, key, id, Reply::Release(release));
     }
@@ -64,6 +67,7 @@ impl Release {
             Ok(answer) => {
                 // Whether it was held nobody asks any more.
                 let _ = self.store.released("releasing", &self.key, self.asked_at, &answer);
+                self.done = true;
                 return;
             }
             Err(error) => error,
@@ -79,6 +83,7 @@ impl Release {
                 store.put(Operation::Release, &key, id, Reply::Release(self));
             });
         } else {
+            self.done = true;
             tracing::warn!(key = %self.key, %error, "a queued release failed: the ttl ends the lease");
         }
     }
@@ -86,6 +91,21 @@ impl Release {
 
 impl Drop for Release {
     fn drop(&mut self) {
-        self.left.send_modify(|left| *left -= 1);
+        if self.done || self.tries >= TRIES {
+            self.left.send_modify(|left| *left -= 1);
+            return;
+        }
+        // Its lane has ended with the runtime that drove it; the provider's own goes on.
+        let (store, key, id) = (self.store.clone(), self.key.clone(), self.id);
+        let again = Release {
+            store: store.clone(),
+            key: key.clone(),
+            id,
+            asked_at: self.asked_at,
+            tries: self.tries + 1,
+            left: self.left.clone(),
+            done: false,
+        };
+        store.put_apart(Operation::Release, &key, id, Reply::Release(again));
     }
 }

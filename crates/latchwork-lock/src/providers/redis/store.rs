@@ -9,7 +9,7 @@ use redis::Value;
 use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
-use super::{error, record};
+use super::{error, record, watcher};
 use crate::rules::Id;
 use crate::{
     AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
@@ -35,6 +35,8 @@ pub(super) enum Asking {
     Once,
     /// For the first time, and would wait.
     First,
+    /// The same, while others of this process wait already.
+    Behind,
     /// Has waited, and goes on.
     Again,
     /// Has waited, and its time is over.
@@ -74,11 +76,12 @@ impl Store {
         id: Id,
         how: Asking,
     ) -> Result<Verdict> {
-        let option = match how {
-            Asking::Once => "n",
-            Asking::First => "w",
-            Asking::Again => "a",
-            Asking::Last => "l",
+        let (operation, option) = match how {
+            Asking::Once => (Operation::First(b'n'), ""),
+            Asking::First => (Operation::First(b'w'), ""),
+            Asking::Behind => (Operation::First(b'q'), ""),
+            Asking::Again => (Operation::Ask, "a"),
+            Asking::Last => (Operation::Ask, "l"),
         };
         let answer = self
             .lanes
@@ -86,8 +89,8 @@ impl Store {
                 during,
                 Member {
                     lock: name(&request.key),
-                    operation: Operation::Ask,
-                    id: record::hex(id),
+                    operation,
+                    id,
                     ttl: record::millis(request.ttl),
                     option: option.to_owned(),
                     record: record::record(request, &self.client, self.process),
@@ -98,10 +101,28 @@ impl Store {
     }
 
     /// Whether the lease was held; an error where that got lost.
-    pub(super) async fn release(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        let asked_at = self.clock.now();
-        let answer = self.lanes.ask(during, member(Operation::Release, key, id)).await?;
-        self.released(during, key, asked_at, &answer)
+    ///
+    /// Once begun it goes on, also when the future is dropped: the answer may hold the grants of
+    /// others.
+    pub(super) async fn release(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<bool> {
+        let (store, key) = (self.clone(), key.clone());
+        let release = async move {
+            let asked_at = store.clock.now();
+            let answer = store.lanes.ask(during, member(Operation::Release, &key, id)).await?;
+            let held = store.released(during, &key, asked_at, &answer)?;
+            Ok::<_, crate::Error>((held, answer.value.as_sequence().is_some()))
+        };
+        let (held, handed_on) = watcher::to_the_end(release).await?;
+        if handed_on {
+            // Who was given the key has waited longer than we have.
+            tokio::task::yield_now().await;
+        }
+        Ok(held)
     }
 
     /// Whether a lease was held, from the answer to its release. Those of this process whose turn
@@ -169,7 +190,7 @@ impl Store {
                 during,
                 Member {
                     ttl: record::millis(ttl),
-                    option: record::hex(ids.1),
+                    option: record::hexes(&[ids.1]),
                     record: self.process.to_owned(),
                     ..member(Operation::Rotate, key, ids.0)
                 },
@@ -210,7 +231,7 @@ impl Store {
         key: &Key,
         ids: &[Id],
     ) -> Result<Standing> {
-        let option = ids.iter().map(|id| record::hex(*id)).collect();
+        let option = record::hexes(ids);
         let answer =
             self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
         match answer.value.as_sequence() {
@@ -224,6 +245,11 @@ impl Store {
     /// Asks without waiting for the answer.
     pub(super) fn put(&self, operation: Operation, key: &Key, id: Id, reply: Reply) {
         self.lanes.put(Job { member: member(operation, key, id), reply });
+    }
+
+    /// The same, on the provider's own lane.
+    pub(super) fn put_apart(&self, operation: Operation, key: &Key, id: Id, reply: Reply) {
+        self.lanes.put_apart(Job { member: member(operation, key, id), reply });
     }
 
     /// A page of the keys that begin like this. The server goes through all its keys for it.
@@ -304,14 +330,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
 }
 
 fn member(operation: Operation, key: &Key, id: Id) -> Member {
-    Member {
-        lock: name(key),
-        operation,
-        id: record::hex(id),
-        ttl: 0,
-        option: String::new(),
-        record: String::new(),
-    }
+    Member { lock: name(key), operation, id, ttl: 0, option: String::new(), record: String::new() }
 }
 
 fn name(key: &Key) -> String {
@@ -331,9 +350,8 @@ fn span(micros: i64) -> Option<Duration> {
 
 fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
     // The short way answers with the bare fence.
-    if let Value::BulkString(fence) = value {
-        let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-        return Some(Verdict::Granted(Grant::first(record::fence(fence)), true));
+    if let Value::Int(fence) = value {
+        return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
         [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),

@@ -26,13 +26,13 @@ pub(super) async fn acquire(
         Wait::For(span) => store.clock.now().after(span),
         Wait::Forever => Moment::NEVER,
     };
-    let seat = store.desk.join(&request.key, id);
-    let mut how = Asking::First;
+    let (seat, behind) = store.desk.join(&request.key, id);
+    let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
         match store.ask(DURING, request, id, how).await? {
             Verdict::Granted(mut grant, began) => {
-                grant.waited |= how != Asking::First;
+                grant.waited |= matches!(how, Asking::Again | Asking::Last);
                 // The ttl began in the server, after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));

@@ -73,12 +73,16 @@ pub(super) struct Claim {
 }
 
 impl Desk {
-    /// Signs a waiter in, before it asks, so that no call is missed.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id) -> Seat {
+    /// Signs a waiter in, before it asks, so that no call is missed; and whether others wait for the
+    /// same key.
+    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id) -> (Seat, bool) {
         let state = Mutex::new(State::Waits);
         let call = Arc::new(Call { key: key.clone(), state, bell: Notify::new() });
-        self.room.lock().calls.insert(id, call.clone());
-        Seat { desk: self.clone(), id, call }
+        let mut room = self.room.lock();
+        let behind = !room.keys.is_empty() && room.keys.contains_key(key);
+        room.calls.insert(id, call.clone());
+        drop(room);
+        (Seat { desk: self.clone(), id, call }, behind)
     }
 
     /// A notice: an id whose turn it is, or an id and the microseconds until something runs out.
