@@ -51,6 +51,8 @@ mod report;
 mod request;
 mod retry;
 mod rules;
+#[cfg(feature = "postgres")]
+mod runtimes;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};
