@@ -1,7 +1,7 @@
 //! Locks in PostgreSQL beside the server's own limits, as ratios of one run.
 //!
 //! `LATCHWORK_TEST_POSTGRES=postgres://… cargo bench -p latchwork-benches --bench postgres` takes
-//! some minutes. Goals are printed and not asserted: a busy machine is no fault of the code.
+//! some minutes; names behind `--` (`one`, `some`, `many`, `advisory`, `handing`, `processes`, `quiet`) choose parts of it. Goals are printed and not asserted: a busy machine is no fault of the code.
 #![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
 
 use std::future::ready;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use latchwork_benches::{
     Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
-    play_the_holder, race, tasks,
+    play_the_holder, race, tasks, wants,
 };
 use latchwork_lock::{Locks, PostgresLockProvider, Token};
 use sqlx::postgres::{PgAdvisoryLock, PgConnectOptions, PgPool, PgPoolOptions};
@@ -45,24 +45,34 @@ fn main() -> ExitCode {
     let mut speed =
         Table::new("Acquire and release, uncontended: throughput in units of two UPDATEs");
     for synchronous in [true, false] {
-        for tasks in [1, 8, 64] {
-            uncontended(scale, &runtime, &place, synchronous, tasks, &mut speed);
+        for (tasks, part) in [(1, "one"), (8, "some"), (64, "many")] {
+            if wants(part) {
+                uncontended(scale, &runtime, &place, synchronous, tasks, &mut speed);
+            }
         }
     }
     show(scale, speed);
-    let mut advisory = Table::new("Beside sqlx's PgAdvisoryLock, 64 tasks");
-    beside_advisory_locks(scale, &runtime, &place, &mut advisory);
-    show(scale, advisory);
-    let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
-    for waiters in [2, 16, 32, 64] {
-        hand_over(scale, &runtime, &place, waiters, 1, &mut handing);
+    if wants("advisory") {
+        let mut advisory = Table::new("Beside sqlx's PgAdvisoryLock, 64 tasks");
+        beside_advisory_locks(scale, &runtime, &place, &mut advisory);
+        show(scale, advisory);
     }
-    hand_over(scale, &runtime, &place, 32, 2, &mut handing);
+    let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
+    if wants("handing") {
+        for waiters in [2, 16, 32, 64] {
+            hand_over(scale, &runtime, &place, waiters, 1, &mut handing);
+        }
+    }
+    if wants("processes") {
+        hand_over(scale, &runtime, &place, 32, 2, &mut handing);
+    }
     show(scale, handing);
-    let mut quiet = Table::new("Waiting and dying");
-    idle_waiters(scale, &runtime, &place, &mut quiet);
-    holder_killed(scale, &runtime, &place, &mut quiet);
-    show(scale, quiet);
+    if wants("quiet") {
+        let mut quiet = Table::new("Waiting and dying");
+        idle_waiters(scale, &runtime, &place, &mut quiet);
+        holder_killed(scale, &runtime, &place, &mut quiet);
+        show(scale, quiet);
+    }
 
     runtime.block_on(place.remove());
     ExitCode::SUCCESS
@@ -110,7 +120,13 @@ impl Place {
 
     /// A pool, with the settings that the provider's own has.
     async fn pool(&self, synchronous: bool, size: u32) -> PgPool {
+        self.pool_of("bench", synchronous, size).await
+    }
+
+    /// A pool whose connections, and what is opened like them, have a name.
+    async fn pool_of(&self, name: &str, synchronous: bool, size: u32) -> PgPool {
         let options: PgConnectOptions = self.address.parse().expect("an address");
+        let options = options.application_name(name);
         let commit = if synchronous { "on" } else { "off" };
         PgPoolOptions::new()
             .max_connections(size)
@@ -124,6 +140,17 @@ impl Place {
     async fn locks(&self, synchronous: bool) -> Locks {
         let pool = self.pool(synchronous, POOL).await;
         Locks::new(PostgresLockProvider::from_pool(pool).await.expect("the server is there"))
+    }
+
+    /// How many connections of a name there are.
+    async fn connections(&self, name: &str) -> i64 {
+        let mut admin = PgConnection::connect(&self.server).await.expect("the server is there");
+        let count =
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = $2";
+        let query = sqlx::query(count).bind(&self.name).bind(name);
+        let row = query.fetch_one(&mut admin).await.expect("counted");
+        admin.close().await.expect("closed");
+        row.try_get(0).expect("a number")
     }
 
     /// Transactions of this database that the server has counted.
@@ -199,7 +226,7 @@ fn uncontended(
 
 fn beside_advisory_locks(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
     const PEER: &str = "PgAdvisoryLock";
-    let own = runtime.block_on(place.pool(true, POOL));
+    let own = runtime.block_on(place.pool_of("ours", true, POOL));
     let provider = runtime.block_on(PostgresLockProvider::from_pool(own.clone()));
     let locks = Locks::new(provider.expect("the server is there"));
     let theirs = runtime.block_on(place.pool(true, AT_ONCE as u32));
@@ -221,9 +248,9 @@ fn beside_advisory_locks(scale: Scale, runtime: &Runtime, place: &Place, table: 
         }
         set.join_all().await;
     });
-    let (ours, peers) = (own.size(), theirs.size());
+    let (ours, peers) = (runtime.block_on(place.connections("ours")), theirs.size());
     let shown = format!("{ours} and {peers}");
-    table.row("connections, 64 locks held at once", PEER, f64::from(ours), shown, Goal::None);
+    table.row("connections, 64 locks held at once", PEER, ours as f64, shown, Goal::None);
 
     let ours = Contender::new("latchwork", |operations| {
         tasks(runtime, AT_ONCE as u64, operations, |task, each| {

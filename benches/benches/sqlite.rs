@@ -1,6 +1,7 @@
 //! Locks in an SQLite file beside SQLite's own limits, as ratios of one run.
 //!
-//! `cargo bench -p latchwork-benches --bench sqlite` takes a minute or so. Goals are printed and not
+//! `cargo bench -p latchwork-benches --bench sqlite` takes a minute or so; names behind `--` (`one`,
+//! `some`, `many`, `handing`, `dying`) choose parts of it. Goals are printed and not
 //! asserted: a busy machine is no fault of the code.
 #![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
 
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use latchwork_benches::{
     Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
-    play_the_holder, race, tasks,
+    play_the_holder, race, tasks, wants,
 };
 use latchwork_lock::{Locks, SqliteLockProvider};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -36,20 +37,24 @@ fn main() {
     let mut speed =
         Table::new("Acquire and release, uncontended: throughput in units of two transactions");
     for synchronous in ["full", "normal"] {
-        for tasks in [1, 8, 64] {
-            uncontended(scale, &runtime, place.path(), synchronous, tasks, &mut speed);
+        for (tasks, part) in [(1, "one"), (8, "some"), (64, "many")] {
+            if wants(part) {
+                uncontended(scale, &runtime, place.path(), synchronous, tasks, &mut speed);
+            }
         }
     }
     show(scale, speed);
     let mut handing =
         Table::new("One key that many tasks want: hand-overs in units of one transaction");
-    for waiters in [2, 16, 32, 64] {
+    for waiters in [2, 16, 32, 64].into_iter().filter(|_| wants("handing")) {
         hand_over(scale, &runtime, place.path(), waiters, &mut handing);
     }
     show(scale, handing);
-    let mut dying = Table::new("Dying");
-    holder_killed(scale, &runtime, place.path(), &mut dying);
-    show(scale, dying);
+    if wants("dying") {
+        let mut dying = Table::new("Dying");
+        holder_killed(scale, &runtime, place.path(), &mut dying);
+        show(scale, dying);
+    }
 }
 
 /// Prints what is done. A look has no figures worth reading.

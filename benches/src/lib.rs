@@ -19,7 +19,7 @@ pub use missing::missing;
 pub use peers::{
     DashMapOfMutexes, KeyMutex, KeyedLock, Latchwork, Lockable, Locking, Peer, Released,
 };
-pub use race::{Contender, Race, Scale, race};
+pub use race::{Contender, Race, Scale, race, wants};
 pub use stats::{Ratio, jain, percentile};
 pub use table::{Goal, Table};
 pub use tasks::tasks;

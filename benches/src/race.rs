@@ -35,6 +35,12 @@ impl Scale {
     }
 }
 
+/// Whether a part of a bench is wanted: one that is named on the command line, or any if none is.
+pub fn wants(part: &str) -> bool {
+    let mut named = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
+    named.peek().is_none() || named.any(|name| name == part)
+}
+
 /// Somebody who can do a number of operations.
 pub struct Contender<'a> {
     name: &'static str,

@@ -52,6 +52,8 @@ mod request;
 mod reserved;
 mod retry;
 mod rules;
+#[cfg(feature = "postgres")]
+mod runtimes;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};

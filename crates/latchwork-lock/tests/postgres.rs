@@ -10,6 +10,8 @@
 
 #[path = "postgres/pool.rs"]
 mod pool;
+#[path = "postgres/runtimes.rs"]
+mod runtimes;
 #[path = "postgres/secrets.rs"]
 mod secrets;
 mod support;
@@ -52,6 +54,8 @@ fn main() {
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
+        runtimes::two_runtimes_share_a_key,
+        runtimes::a_runtime_that_ends_leaves_nothing_behind,
         secrets::no_secret_is_ever_said,
         tls::certificates_are_checked,
     ];
@@ -199,8 +203,13 @@ async fn a_user_without_rights_is_told_so() {
     admin(&server(), &format!("GRANT USAGE ON SCHEMA {name} TO {name}")).await;
     refused(&address, "lock_backend", "right").await;
 
-    // Who may only read gets no lease.
-    connect(&format!("{good}?options[search_path]={name}")).await;
+    // Who may only read gets no lease. The tables are made as somebody would who lets nobody else.
+    let mut owner = PgConnection::connect(&format!("{good}?options[search_path]={name}"))
+        .await
+        .expect("the server is there");
+    let schema = PostgresLockProvider::schema();
+    sqlx::raw_sql(AssertSqlSafe(schema)).execute(&mut owner).await.expect("the tables are made");
+    owner.close().await.expect("closed");
     admin(&server(), &format!("GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {name}")).await;
     let poor = connect(&address).await;
     let error = poor.lock("key").try_acquire().await.expect_err("it may not write");

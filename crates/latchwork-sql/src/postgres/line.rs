@@ -84,7 +84,11 @@ impl DerefMut for Line {
 impl Drop for Line {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Ok(runtime) = Handle::try_current() else {
+            // Nobody could give it back.
+            drop(connection.detach());
+            return;
+        };
         if self.heard {
             runtime.spawn(give_back(connection));
             return;

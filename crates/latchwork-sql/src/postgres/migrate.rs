@@ -21,6 +21,21 @@ const DONE: &str = "SELECT coalesce(max(version), 0) FROM latchwork_migrations W
 
 const RECORD: &str = "INSERT INTO latchwork_migrations (layer, version, name) VALUES ($1, $2, $3)";
 
+/// The same as SQL, for those who let nobody but themselves create tables: with the record of what
+/// was done, so that nobody who starts then needs the right to create.
+pub fn script(layer: &str, steps: &[Migration]) -> String {
+    let mut script = format!("{TABLE};\n");
+    for Migration { version, name, sql } in steps {
+        script += sql;
+        // Names of layers and steps are ours, and have no quotes.
+        script += &format!(
+            "\nINSERT INTO latchwork_migrations (layer, version, name)\n    \
+             VALUES ('{layer}', {version}, '{name}');\n"
+        );
+    }
+    script
+}
+
 /// Brings the schema of a layer up to date, in one transaction: all of it or nothing.
 ///
 /// # Errors

@@ -7,5 +7,5 @@ mod open;
 
 pub use error::{explain, is_mixed_up};
 pub use line::{Line, in_time, is_silence};
-pub use migrate::migrate;
+pub use migrate::{migrate, script};
 pub use open::{Server, Settings, check, open, options};

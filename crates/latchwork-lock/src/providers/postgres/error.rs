@@ -36,6 +36,11 @@ pub(super) fn again(during: &'static str, error: sqlx::Error) -> Error {
     Error::unavailable(NAME, during, reason, Some(Box::new(error)))
 }
 
+/// The runtime in which something was done has ended in the middle of it.
+pub(super) fn gone(during: &'static str) -> Error {
+    Error::unavailable(NAME, during, "the runtime is shutting down", None)
+}
+
 /// A row that another program must have written.
 pub(super) fn unreadable(during: &'static str, what: impl std::fmt::Display) -> Error {
     Error::backend(

@@ -10,9 +10,10 @@
 //!
 //! What most requests want is one function call in the server (taking a free key, queueing,
 //! claiming, giving back, handing on from one writer to the next); requests of one process that come
-//! while others are under way share a call and so a commit (see `batch.rs`). Whatever is more than
-//! that is left to the rules. Grants are committed synchronously; a message of nothing but releases
-//! without successor, or places in a queue, is not: a crash may take those back, at the price of time.
+//! while others are under way share a call and so a commit, and a runtime with several threads sends
+//! its own (see `batch.rs`). Whatever is more than that is left to the rules. Grants are committed
+//! synchronously; a message of nothing but releases without successor, or places in a queue, is
+//! not: a crash may take those back, at the price of time.
 //!
 //! All times are the server's `clock_timestamp()`. Fences are of one sequence that begins at the
 //! clock in microseconds and is drawn from under the key's lock: they grow, and nothing need be

@@ -9,7 +9,7 @@ use tokio::sync::watch::Sender;
 use super::batch::Lanes;
 use super::error::NAME;
 use super::record::{self, Asker};
-use super::schema::MIGRATIONS;
+use super::schema::{LAYER, MIGRATIONS};
 use super::store::{Edit, Store};
 use super::{config, release, wait, watcher};
 use crate::rules::{CLAIM_WINDOW, Rules};
@@ -25,6 +25,9 @@ const SWEEP_EVERY: u32 = 1_000;
 ///
 /// No connection is kept for a lease, so a small pool serves any number of them, also through
 /// pgbouncer in transaction mode. One more connection of its own listens while somebody waits.
+/// A runtime with several threads has up to four of its own besides, which spare it the way over
+/// another thread; they are opened when it first asks and closed when it has not for half a minute.
+/// Where the pool has fewer than eight there are none of these.
 /// Leases and fences are as durable as the server's commits.
 ///
 /// ```no_run
@@ -66,7 +69,8 @@ impl PostgresLockProvider {
     /// Uses the caller's own pool.
     ///
     /// Its connections may then belong to the provider's own runtime, which lives as long as
-    /// the process.
+    /// the process. What a runtime has of its own (see above) is opened with the options of the
+    /// pool and does not count in its size.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -76,7 +80,7 @@ impl PostgresLockProvider {
 
     /// The tables as SQL, for those who let nobody but themselves create any.
     pub fn schema() -> String {
-        MIGRATIONS.iter().map(|step| step.sql).collect()
+        latchwork_sql::postgres::script(LAYER, &MIGRATIONS)
     }
 
     pub(super) fn of(store: Store) -> Self {

@@ -39,7 +39,8 @@ impl Releases {
     }
 }
 
-/// Queues a release.
+/// Queues a release. Always on the provider's own thread: whoever drops a guard may go on to block
+/// its runtime, or end it.
 pub(super) fn later(lanes: &Arc<Lanes>, key: Key, id: Id) {
     let lanes = lanes.clone();
     match runtime() {
@@ -86,7 +87,12 @@ pub(super) async fn release(lanes: &Lanes, key: &Key, id: Id) -> Result<bool> {
 }
 
 /// The same where the rules must decide; `lost` is what became of the short way before.
-async fn by_rules(store: &Store, key: &Key, id: Id, lost: Option<Error>) -> Result<bool> {
+pub(super) async fn by_rules(
+    store: &Store,
+    key: &Key,
+    id: Id,
+    lost: Option<Error>,
+) -> Result<bool> {
     let change = |rules: &mut crate::rules::Rules<_>, _: &mut _| {
         let held = rules.release(id).is_some();
         if !held {

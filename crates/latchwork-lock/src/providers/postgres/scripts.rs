@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use sqlx::postgres::PgRow;
-use sqlx::{AssertSqlSafe, PgConnection, Row as _};
+use sqlx::{PgConnection, Row as _};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::batch::Message;
+use super::batch::{Heard, Lane, Member, Message, Reply};
 use super::release;
-use super::store::{Store, turn};
+use super::store::{Query, Store, turn};
 use super::watcher::runtime;
-use super::{record, schema};
+use super::{error, record, schema};
 use crate::rules::Id;
-use crate::{AcquireRequest, Grant, Holder, Key, Mode, Owner};
+use crate::{AcquireRequest, Grant, Holder, Key, Mode, Moment, Owner};
 
 /// A request for a lease.
 pub(super) struct Ask {
@@ -47,7 +49,12 @@ impl Give {
 
 impl Message for Ask {
     type Answer = Asked;
+    type News = ();
     const DURING: &'static str = "asking for a lease";
+
+    fn door(lane: &Lane) -> &UnboundedSender<Member<Self>> {
+        &lane.asks
+    }
 
     fn turn(&self) -> i64 {
         self.turn
@@ -57,27 +64,28 @@ impl Message for Ask {
         asks: &[&Self],
         store: &Store,
         on: &mut PgConnection,
-    ) -> sqlx::Result<Vec<Option<Asked>>> {
-        let of = asks.iter().map(|ask| &ask.request);
-        let query = sqlx::query(schema::ASK)
-            .bind(&*store.client)
-            .bind(&*store.process)
-            .bind(asks.iter().map(|ask| ask.turn).collect::<Vec<i64>>())
-            .bind(of.clone().map(|r| r.key.as_str()).collect::<Vec<&str>>())
-            .bind(asks.iter().map(|ask| record::hex(ask.id)).collect::<Vec<String>>())
-            .bind(of.clone().map(|r| r.mode == Mode::Shared).collect::<Vec<bool>>())
-            .bind(of.clone().map(|r| r.owner.as_ref().map(Owner::as_str)).collect::<Vec<_>>())
-            .bind(of.clone().map(|r| r.note.as_deref()).collect::<Vec<Option<&str>>>())
-            .bind(of.map(|r| record::ttl_micros(r.ttl)).collect::<Vec<i64>>())
-            .bind(asks.iter().map(|ask| ask.wait()).collect::<Vec<Option<i64>>>());
-        let rows = query.fetch_all(on).await?;
-        let answers: Vec<_> = rows.iter().map(asked).collect::<sqlx::Result<_>>()?;
+    ) -> sqlx::Result<Heard<Self>> {
+        let answers: Vec<Option<Asked>> = match asks {
+            [one] => {
+                let row = one.bound(store).fetch_one(on).await?;
+                vec![ToldAsk::alone(row.try_get(0)?)?.understood()]
+            }
+            _ => {
+                let rows = Ask::bound_together(asks, store).fetch_all(on).await?;
+                let told = rows.iter().map(|row| Ok(ToldAsk::of(row)?.understood()));
+                told.collect::<sqlx::Result<_>>()?
+            }
+        };
         for (ask, answer) in asks.iter().zip(&answers) {
             if let Some(Asked::Queued(_)) = answer {
                 store.desk.queued(ask.id);
             }
         }
-        Ok(answers)
+        Ok((answers, ()))
+    }
+
+    fn tell((): (), _: &Store) -> String {
+        String::new()
     }
 
     fn may_be_dropped(&self) -> bool {
@@ -93,11 +101,49 @@ impl Message for Ask {
         let Ok(runtime) = runtime() else { return };
         runtime.spawn(async move { release::patiently(&store, &request.key, id).await });
     }
+
+    async fn stranded(self, reply: Reply<Self>, store: &Store, was_sent: bool) {
+        // Who still waits finds out by the rules, and who does not may have come too early with
+        // the release that follows a dropped question.
+        if reply.send(Ok(Ok(None))).is_err() && was_sent {
+            release::patiently(store, &self.request.key, self.id).await;
+        }
+    }
 }
 
 impl Ask {
     pub(super) fn new(request: &AcquireRequest, id: Id, patience: Option<Duration>) -> Self {
         Ask { turn: turn(&request.key), request: request.clone(), id, patience }
+    }
+
+    fn bound<'q>(&'q self, store: &'q Store) -> Query<'q> {
+        let request = &self.request;
+        sqlx::query(schema::ASK_ONE)
+            .bind(&*store.client)
+            .bind(&*store.process)
+            .bind(self.turn)
+            .bind(request.key.as_str())
+            .bind(record::hex(self.id))
+            .bind(request.mode == Mode::Shared)
+            .bind(request.owner.as_ref().map(Owner::as_str))
+            .bind(request.note.as_deref())
+            .bind(record::ttl_micros(request.ttl))
+            .bind(self.wait())
+    }
+
+    fn bound_together<'q>(asks: &[&'q Self], store: &'q Store) -> Query<'q> {
+        let of = asks.iter().map(|ask| &ask.request);
+        sqlx::query(schema::ASK)
+            .bind(&*store.client)
+            .bind(&*store.process)
+            .bind(asks.iter().map(|ask| ask.turn).collect::<Vec<i64>>())
+            .bind(of.clone().map(|r| r.key.as_str()).collect::<Vec<&str>>())
+            .bind(asks.iter().map(|ask| record::hex(ask.id)).collect::<Vec<String>>())
+            .bind(of.clone().map(|r| r.mode == Mode::Shared).collect::<Vec<bool>>())
+            .bind(of.clone().map(|r| r.owner.as_ref().map(Owner::as_str)).collect::<Vec<_>>())
+            .bind(of.clone().map(|r| r.note.as_deref()).collect::<Vec<Option<&str>>>())
+            .bind(of.map(|r| record::ttl_micros(r.ttl)).collect::<Vec<i64>>())
+            .bind(asks.iter().map(|ask| ask.wait()).collect::<Vec<Option<i64>>>())
     }
 
     /// As the server takes it: none not at all, -1 for ever.
@@ -110,31 +156,68 @@ impl Ask {
     }
 }
 
-fn asked(row: &PgRow) -> sqlx::Result<Option<Asked>> {
-    let fence: Option<i64> = row.try_get(0)?;
-    let previous: Option<i64> = row.try_get(1)?;
-    let due: Option<i64> = row.try_get(3)?;
-    let holder: Option<&str> = row.try_get(4)?;
-    Ok(match (fence, due) {
-        (Some(fence), _) => Some(Asked::Granted(Grant {
-            fence: record::fence_of(fence),
-            previous_fence: previous.map(record::fence_of),
-            waited: row.try_get::<Option<bool>, _>(2)?.unwrap_or(false),
-            trusted_from: None,
-        })),
-        (None, Some(due)) => {
-            Some(Asked::Queued(u64::try_from(due).ok().map(Duration::from_micros)))
+/// What the server said to a request, as the function names it.
+#[derive(Default, Deserialize)]
+struct ToldAsk {
+    got: Option<i64>,
+    before: Option<i64>,
+    was_next: Option<bool>,
+    due: Option<i64>,
+    holder: Option<String>,
+    seen_us: Option<i64>,
+}
+
+impl ToldAsk {
+    fn of(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(ToldAsk {
+            got: row.try_get(0)?,
+            before: row.try_get(1)?,
+            was_next: row.try_get(2)?,
+            due: row.try_get(3)?,
+            holder: row.try_get(4)?,
+            seen_us: row.try_get(5)?,
+        })
+    }
+
+    /// To a request that came alone.
+    fn alone(said: &str) -> sqlx::Result<Self> {
+        match said.parse() {
+            Ok(fence) => Ok(ToldAsk { got: Some(fence), ..ToldAsk::default() }),
+            Err(_) => parsed(said),
         }
-        (None, None) => match holder {
-            Some(holder) => Some(Asked::Refused(record::holder(holder, row.try_get(5)?))),
-            None => None,
-        },
-    })
+    }
+
+    fn understood(self) -> Option<Asked> {
+        match (self.got, self.due, self.holder) {
+            (Some(fence), ..) => Some(Asked::Granted(Grant {
+                fence: record::fence_of(fence),
+                previous_fence: self.before.map(record::fence_of),
+                waited: self.was_next.unwrap_or(false),
+                trusted_from: None,
+            })),
+            (None, Some(due), _) => {
+                Some(Asked::Queued(u64::try_from(due).ok().map(Duration::from_micros)))
+            }
+            (None, None, Some(holder)) => {
+                Some(Asked::Refused(record::holder(&holder, self.seen_us.unwrap_or(0))))
+            }
+            (None, None, None) => None,
+        }
+    }
+}
+
+fn parsed<T: for<'a> Deserialize<'a>>(said: &str) -> sqlx::Result<T> {
+    serde_json::from_str(said).map_err(|error| sqlx::Error::Decode(Box::new(error)))
 }
 
 impl Message for Give {
     type Answer = bool;
+    type News = Vec<News>;
     const DURING: &'static str = "releasing";
+
+    fn door(lane: &Lane) -> &UnboundedSender<Member<Self>> {
+        &lane.gives
+    }
 
     fn turn(&self) -> i64 {
         self.turn
@@ -144,28 +227,26 @@ impl Message for Give {
         gives: &[&Self],
         store: &Store,
         on: &mut PgConnection,
-    ) -> sqlx::Result<Vec<Option<bool>>> {
-        let query = sqlx::query(schema::GIVE)
-            .bind(&*store.client)
-            .bind(gives.iter().map(|give| give.turn).collect::<Vec<i64>>())
-            .bind(gives.iter().map(|give| give.key.as_str()).collect::<Vec<&str>>())
-            .bind(gives.iter().map(|give| record::hex(give.id)).collect::<Vec<String>>());
+    ) -> sqlx::Result<Heard<Self>> {
         // Every ttl that begins with this message begins after this moment.
         let sent_at = store.clock.now();
-        let rows = query.fetch_all(&mut *on).await?;
-        let mut told = String::new();
-        let mut answers = Vec::with_capacity(rows.len());
-        for row in &rows {
-            let given = Given::of(row)?;
-            answers.push(given.was_held);
-            given.tell(store, sent_at, &mut told);
-        }
-        if !told.is_empty()
-            && let Err(error) = sqlx::raw_sql(AssertSqlSafe(told)).execute(on).await
-        {
-            tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
-        }
-        Ok(answers)
+        let said: Vec<ToldGive> = match gives {
+            [one] => {
+                let row = one.bound(store).fetch_one(&mut *on).await?;
+                vec![ToldGive::alone(row.try_get(0)?)?]
+            }
+            _ => {
+                let rows = Give::bound_together(gives, store).fetch_all(&mut *on).await?;
+                rows.iter().map(ToldGive::of).collect::<sqlx::Result<_>>()?
+            }
+        };
+        let answers = said.iter().map(|given| given.was_held).collect();
+        let news = said.into_iter().filter_map(|given| given.news(sent_at)).collect();
+        Ok((answers, news))
+    }
+
+    fn tell(news: Vec<News>, store: &Store) -> String {
+        news.into_iter().map(|news| news.tell(store)).collect()
     }
 
     fn may_be_dropped(&self) -> bool {
@@ -173,50 +254,113 @@ impl Message for Give {
     }
 
     fn unheard(self, _: bool, _: &Arc<Store>) {}
+
+    async fn stranded(self, reply: Reply<Self>, store: &Store, was_sent: bool) {
+        // Done here, also where somebody waits: that may be about to end with its runtime.
+        let lost = was_sent.then(|| error::gone(Self::DURING));
+        let done = release::by_rules(store, &self.key, self.id, lost).await;
+        if done.is_err() {
+            release::patiently(store, &self.key, self.id).await;
+        }
+        let _ = reply.send(done.map(|held| Ok(Some(held))));
+    }
 }
 
-/// What became of a lease that was given back.
-struct Given {
+impl Give {
+    fn bound<'q>(&'q self, store: &'q Store) -> Query<'q> {
+        let waited_for = store.desk.waits_for(&self.key);
+        sqlx::query(if waited_for { schema::HAND_ON } else { schema::GIVE_ONE })
+            .bind(&*store.client)
+            .bind(self.turn)
+            .bind(self.key.as_str())
+            .bind(record::hex(self.id))
+    }
+
+    fn bound_together<'q>(gives: &[&'q Self], store: &'q Store) -> Query<'q> {
+        sqlx::query(schema::GIVE)
+            .bind(&*store.client)
+            .bind(gives.iter().map(|give| give.turn).collect::<Vec<i64>>())
+            .bind(gives.iter().map(|give| give.key.as_str()).collect::<Vec<&str>>())
+            .bind(gives.iter().map(|give| record::hex(give.id)).collect::<Vec<String>>())
+    }
+}
+
+/// What became of a lease that was given back, as the function names it.
+#[derive(Default, Deserialize)]
+struct ToldGive {
     was_held: Option<bool>,
-    /// Whom it was handed to: its id, its process, and the grant.
-    next: Option<(Id, String, Grant)>,
+    /// Whom it was handed to, of which process, and with which fences.
+    next_id: Option<String>,
+    next_client: Option<String>,
+    next_fence: Option<i64>,
+    old_fence: Option<i64>,
     /// Who is first in line now, of which process, and how long until something runs out.
+    first_id: Option<String>,
+    first_client: Option<String>,
+    due: Option<i64>,
+}
+
+impl ToldGive {
+    fn of(row: &PgRow) -> sqlx::Result<Self> {
+        Ok(ToldGive {
+            was_held: row.try_get(0)?,
+            next_id: row.try_get(1)?,
+            next_client: row.try_get(2)?,
+            next_fence: row.try_get(3)?,
+            old_fence: row.try_get(4)?,
+            first_id: row.try_get(5)?,
+            first_client: row.try_get(6)?,
+            due: row.try_get(7)?,
+        })
+    }
+
+    /// Of one that was given back alone.
+    fn alone(said: &str) -> sqlx::Result<Self> {
+        match said {
+            "held" => Ok(ToldGive { was_held: Some(true), ..ToldGive::default() }),
+            "over" => Ok(ToldGive { was_held: Some(false), ..ToldGive::default() }),
+            _ => parsed(said),
+        }
+    }
+
+    fn news(self, sent_at: Moment) -> Option<News> {
+        let next = match (self.next_id.as_deref().and_then(id_of), self.next_client) {
+            (Some(id), Some(client)) => Some((id, client)),
+            _ => None,
+        };
+        let first = match (self.first_id.as_deref().and_then(id_of), self.first_client) {
+            (Some(id), Some(client)) => Some((id, client, self.due?)),
+            _ => None,
+        };
+        let (id, client) = next?;
+        let grant = Grant {
+            fence: record::fence_of(self.next_fence?),
+            previous_fence: self.old_fence.map(record::fence_of),
+            waited: true,
+            trusted_from: Some(sent_at),
+        };
+        Some(News { next: (id, client, grant), first })
+    }
+}
+
+/// A key was handed on.
+pub(super) struct News {
+    /// To whom, and of which process.
+    next: (Id, String, Grant),
+    /// Who is first in line now, of which process, and how many microseconds until something runs
+    /// out.
     first: Option<(Id, String, i64)>,
 }
 
-impl Given {
-    fn of(row: &PgRow) -> sqlx::Result<Self> {
-        let id: Option<String> = row.try_get(1)?;
-        let next = match id.and_then(|id| Id::from_str_radix(&id, 16).ok()) {
-            None => None,
-            Some(id) => {
-                let grant = Grant {
-                    fence: record::fence_of(row.try_get(3)?),
-                    previous_fence: row.try_get::<Option<i64>, _>(4)?.map(record::fence_of),
-                    waited: true,
-                    trusted_from: None,
-                };
-                Some((id, row.try_get(2)?, grant))
-            }
-        };
-        let first: Option<String> = row.try_get(5)?;
-        let first = match first.and_then(|id| Id::from_str_radix(&id, 16).ok()) {
-            None => None,
-            Some(id) => Some((id, row.try_get(6)?, row.try_get(7)?)),
-        };
-        Ok(Given { was_held: row.try_get(0)?, next, first })
-    }
-
-    /// Tells whoever waits here, and adds to `told` what others must be told. That is sent after
-    /// the commit, since NOTIFY makes all committers of the database wait for each other.
-    fn tell(self, store: &Store, sent_at: crate::Moment, told: &mut String) {
-        if let Some((id, client, grant)) = self.next {
-            if *client == *store.client {
-                let grant = Grant { trusted_from: Some(sent_at), ..grant };
-                store.desk.deliver(id, grant, store.clock.now());
-            } else {
-                told.push_str(&schema::notify(&client, &record::hex(id)));
-            }
+impl News {
+    /// Tells whoever waits here; gives what others must be told.
+    fn tell(self, store: &Store) -> String {
+        let mut told = String::new();
+        let (id, client, grant) = self.next;
+        if *client == *store.client {
+            store.desk.deliver(id, grant, store.clock.now());
+        } else {
+            told.push_str(&schema::notify(&client, &record::hex(id)));
         }
         if let Some((id, client, left)) = self.first {
             let notice = format!("{}:{left}", record::hex(id));
@@ -226,5 +370,10 @@ impl Given {
                 told.push_str(&schema::notify(&client, &notice));
             }
         }
+        told
     }
+}
+
+fn id_of(hex: &str) -> Option<Id> {
+    Id::from_str_radix(hex, 16).ok()
 }

@@ -15,7 +15,7 @@ use super::{error, schema};
 use crate::rules::Rules;
 use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
-type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
+pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);

@@ -141,6 +141,11 @@ impl Desk {
         seats.iter().filter(|seat| seat.1.waits()).map(|seat| *seat.0).collect()
     }
 
+    /// Whether anybody here waits for the key.
+    pub(super) fn waits_for(&self, key: &Key) -> bool {
+        self.seats.lock().values().any(|call| call.waits() && call.key == *key)
+    }
+
     /// Rings for the watcher, if it sleeps.
     pub(super) fn wake_watcher(&self) {
         if self.idle.swap(false, Ordering::AcqRel) {

@@ -2,7 +2,8 @@
 //!
 //! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
 //! it, and a future that is dropped must not leave a transaction half done. So all work on the
-//! database is done here, as tasks that run to their end.
+//! database is done here, as tasks that run to their end; but the common requests of a runtime
+//! with several threads, which go by a [lane](super::batch) of its own.
 
 use std::future::Future;
 use std::sync::atomic::Ordering;
