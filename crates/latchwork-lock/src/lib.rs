@@ -52,7 +52,7 @@ mod request;
 mod reserved;
 mod retry;
 mod rules;
-#[cfg(feature = "postgres")]
+#[cfg(any(feature = "postgres", feature = "redis"))]
 mod runtimes;
 
 pub use any_provider::AnyLockProvider;

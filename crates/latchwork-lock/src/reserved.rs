@@ -18,6 +18,9 @@ pub struct Reserved {
     pub grant: Grant,
     /// A moment not after the end of the reservation in the backend: the last one at which this
     /// process knew that it was *not* granted, and the claim window.
+    ///
+    /// The news of the reservation must be of this very stay in the queue: what was long under way
+    /// may tell of one that is over, after which the request has queued again.
     pub until: Moment,
     /// Where the provider tells what became of it.
     pub confirmation: Confirmation,

@@ -17,7 +17,7 @@ use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
-use tokio::runtime::{self, Handle, RuntimeFlavor};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -26,6 +26,7 @@ use super::scripts::{self, Operation};
 use super::watch::Claim;
 use super::{error, watcher};
 use crate::rules::Id;
+use crate::runtimes::PerRuntime;
 use crate::{Error, Result};
 
 /// The most members of one message: others must not wait long for it inside the server.
@@ -79,9 +80,9 @@ pub(super) struct Job {
 
 /// Where to put requests. With it, its lanes end.
 pub(super) struct Lanes {
-    own: Arc<Lane>,
+    own: Lane,
     /// Those of the caller's runtimes.
-    others: Mutex<Vec<(runtime::Id, Arc<Lane>)>>,
+    others: PerRuntime<Lane>,
 }
 
 struct Lane {
@@ -101,7 +102,10 @@ struct Way {
 
 impl Lanes {
     pub(super) fn open(line: Arc<Line>, client: Arc<str>) -> Result<Lanes> {
-        Ok(Lanes { own: Lane::open(watcher::runtime()?, line, client), others: Mutex::default() })
+        Ok(Lanes {
+            own: Lane::open(watcher::runtime()?, line, client),
+            others: PerRuntime::default(),
+        })
     }
 
     /// Asks; dropping the future before it was sent takes the question back.
@@ -136,34 +140,22 @@ impl Lanes {
         }
     }
 
-    /// The lane of the runtime that we are in. With one thread only, whoever blocks it would stop the
-    /// lane for all, so such a runtime has none.
+    /// The lane of the runtime that we are in, where it has one.
     fn here(&self) -> Option<Arc<Lane>> {
-        let here = Handle::try_current().ok()?;
-        if here.runtime_flavor() != RuntimeFlavor::MultiThread {
-            return None;
-        }
-        let id = here.id();
-        let mut others = self.others.lock();
-        if let Some((_, known)) = others.iter().find(|(other, _)| *other == id) {
-            return Some(known.clone());
-        }
-        // What is left of runtimes that have ended.
-        others.retain(|(_, lane)| !lane.jobs.is_closed());
         let way = &self.own.way;
-        let lane = Lane::open(&here, Arc::new(way.line.another()), way.client.clone());
-        others.push((id, lane.clone()));
-        Some(lane)
+        let make =
+            |here: &Handle| Lane::open(here, Arc::new(way.line.another()), way.client.clone());
+        self.others.here(make, |lane| lane.jobs.is_closed())
     }
 }
 
 impl Lane {
-    fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Arc<Lane> {
+    fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Lane {
         let (jobs, incoming) = unbounded_channel();
         let way = Way { line, client, asked: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
         let way = Arc::new(way);
         runtime.spawn(pump(way.clone(), incoming));
-        Arc::new(Lane { jobs, way })
+        Lane { jobs, way }
     }
 
     /// Gives the job back if nobody will send it.
