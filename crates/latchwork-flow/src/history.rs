@@ -140,9 +140,9 @@ pub struct ActionExecution {
     /// What it had to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// When it began.
+    /// When it began; to some milliseconds, where the machine has neither observers nor a store.
     pub started_at: DateTime<Utc>,
-    /// When it ended.
+    /// When it ended, as exactly as it began, and never before.
     pub ended_at: DateTime<Utc>,
 }
 

@@ -116,7 +116,8 @@ impl<S: State> StateWorker<S> {
         };
         let (reason, panicked, source) = match answer {
             Ok(Ok(result)) => {
-                let now = self.machine.now();
+                // Not before what came before: another thread may know an older tick.
+                let now = self.machine.now().max(self.context.updated_at);
                 self.fresh = true;
                 let context = self.change();
                 context.updated_at = now;
@@ -172,7 +173,7 @@ impl<S: State> StateWorker<S> {
             Err(lost) => return Err(self.leave(lost).await),
         };
         let ActionResult { execution, state, metadata, pause } = result;
-        let ended_at = self.machine.now();
+        let ended_at = self.machine.now().max(started_at);
         self.fresh = true;
         let context = Arc::make_mut(&mut self.context);
         context.updated_at = ended_at;
