@@ -38,6 +38,7 @@ fn main() {
             nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,
+            the_callers_connection_manager_comes_back,
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
             notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
             a_runtime_that_ends_loses_no_release,

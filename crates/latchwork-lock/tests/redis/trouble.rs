@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use latchwork_lock::{Fence, FenceGate};
+use latchwork_lock::{Fence, FenceGate, Locks, RedisLockProvider, Refresh};
 use rustix::process::Signal;
 
 use crate::server::{Server, count, tell};
@@ -75,6 +75,30 @@ pub(crate) async fn a_restart_with_data_keeps_leases_and_waiters() {
     assert!(!second.is_finished(), "two at once");
     first.release().await.expect("held");
     second.await.expect("no panic").release().await.expect("held");
+}
+
+pub(crate) async fn the_callers_connection_manager_comes_back() {
+    let mut server = Server::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let client = redis::Client::open(server.address()).expect("an address");
+    let manager = redis::aio::ConnectionManager::new(client.clone()).await.expect("there");
+    let theirs = RedisLockProvider::from_connection(manager, client).await.expect("there");
+    let (ours, theirs) = (locks(&server.address()).await, Locks::new(theirs));
+    let guard = theirs.lock("key").ttl(secs(60)).wait(secs(10)).acquire().await.expect("free");
+    let waits = waiter(&theirs, "key");
+    waiting(&ours, "key", 1).await;
+    server.kill();
+    let refused = theirs.lock("other").try_acquire().await.expect_err("there is no server");
+    assert_eq!(refused.code(), "lock_unavailable", "{refused}");
+    server.up();
+    eventually("the manager opens a new connection", async || {
+        guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.is_ok()
+    })
+    .await;
+    let fence = guard.fence();
+    guard.release().await.expect("the lease was kept");
+    let next = waits.await.expect("no panic");
+    assert!(next.fence() > fence);
+    next.release().await.expect("held");
 }
 
 pub(crate) async fn fences_grow_when_all_is_forgotten() {
