@@ -32,11 +32,8 @@ fn main() -> std::io::Result<()> {
     let mut tables = Table::new("A move of the bare table: how many times faster than …");
     moves(scale, &mut tables);
 
-    // A look has no figures worth reading.
-    if scale.is_whole() {
-        for table in [cost, watched, stored, tables] {
-            table.print();
-        }
+    for table in [cost, watched, stored, tables] {
+        table.print(scale);
     }
     Ok(())
 }

@@ -38,10 +38,7 @@ fn main() -> std::io::Result<()> {
     full.claim_for_good();
     small.claim_for_good();
     row("look when nothing is due", &|n| full.look(n), &|n| small.look(n));
-    // A look has no figures worth reading.
-    if scale.is_whole() {
-        table.print();
-    }
+    table.print(scale);
     Ok(())
 }
 

@@ -32,11 +32,8 @@ fn main() -> std::io::Result<()> {
     let mut handing = Table::new("One key that 64 tasks want, again and again");
     hand_over(scale, &runtime, &mut handing);
 
-    // A look has no figures worth reading.
-    if scale.is_whole() {
-        for table in [speed, cost, handing] {
-            table.print();
-        }
+    for table in [speed, cost, handing] {
+        table.print(scale);
     }
     Ok(())
 }
@@ -249,7 +246,7 @@ impl Around {
             let peer = P::new();
             // They ask in the same poll in which they leave the barrier; nobody tells when the last
             // one has, and the shares would only be a little less even.
-            let all_wait = || {
+            let all_wait = |_| {
                 std::thread::sleep(Duration::from_millis(20));
                 ready(())
             };

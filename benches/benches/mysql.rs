@@ -6,27 +6,22 @@
 
 use std::future::ready;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use latchwork_benches::{
-    Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
-    play_the_holder, race, tasks,
+    Contender, Goal, HandOver, Locking, Released, Scale, Table, holder_killed, idle_waiters,
+    play_the_holder, race, runtime, tasks, timed,
 };
 use latchwork_lock::{Locks, MySqlLockProvider, Token};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
 
 /// Of every pool: as many as the provider opens itself.
 const POOL: u32 = 10;
 
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     if runtime.block_on(play_the_holder()) {
         return ExitCode::SUCCESS;
     }
@@ -46,26 +41,19 @@ fn main() -> ExitCode {
         uncontended(scale, &runtime, &place, tasks, Way::Lent, &mut speed);
     }
     uncontended(scale, &runtime, &place, 64, Way::New, &mut speed);
-    show(scale, &speed);
+    speed.print(scale);
     let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
     for waiters in [2, 16, 64] {
         hand_over(scale, &runtime, &place, waiters, 1, &mut handing);
     }
     hand_over(scale, &runtime, &place, 16, 2, &mut handing);
-    show(scale, &handing);
+    handing.print(scale);
     let mut quiet = Table::new("Waiting and dying");
-    idle_waiters(scale, &runtime, &place, &mut quiet);
-    holder_killed(scale, &runtime, &place, &mut quiet);
-    show(scale, &quiet);
+    waiting(scale, &runtime, &place, &mut quiet);
+    holder_killed(scale, &runtime, &place.address, Goal::AtMost(1.25), &mut quiet);
+    quiet.print(scale);
     runtime.block_on(place.remove());
     ExitCode::SUCCESS
-}
-
-/// A look has no figures worth reading.
-fn show(scale: Scale, table: &Table) {
-    if scale.is_whole() {
-        table.print();
-    }
 }
 
 // ---- the place ---------------------------------------------------------------------------------
@@ -222,34 +210,24 @@ fn hand_over(
     processes: usize,
     table: &mut Table,
 ) {
-    let rounds = scale.rounds.min(3);
-    let grants = scale.pick(200, 16);
     let pool = runtime.block_on(place.pool());
-    // Each provider is to the server what a process is.
     let locks: Vec<Locks> = (0..processes).map(|_| runtime.block_on(place.locks())).collect();
-    let (mut p50, mut p99, mut fair) = (vec![], vec![], vec![]);
-    for _ in 0..rounds {
-        let unit = runtime.block_on(idle_update(&pool, scale.pick(300, 3)));
-        let round = runtime.block_on(around(
-            waiters,
-            grants,
-            |task| Released(locks[task % locks.len()].clone()),
-            || async { wait_for(&locks[0], "order:1", waiters).await },
-        ));
-        p50.push(percentile(&round.hand_overs, 50.0) / unit);
-        p99.push(percentile(&round.hand_overs, 99.0) / unit);
-        fair.push(jain(&round.shares));
-    }
-    let of = match processes {
-        1 => format!("{waiters} waiters"),
-        _ => format!("{waiters} waiters of {processes} processes"),
+    let hand_over = HandOver {
+        waiters,
+        grants: scale.pick(200, 16),
+        rounds: scale.rounds.min(3),
+        unit: "one idle UPDATE",
+        goals: [Goal::None, Goal::None],
     };
-    let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
-    let unit = "one idle UPDATE";
-    table.row(&format!("p50, {of}"), unit, p50.median, p50.to_string(), Goal::None);
-    table.row(&format!("p99, {of}"), unit, p99.median, p99.to_string(), Goal::None);
-    let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
-    table.row(&format!("Jain's index, {of}"), "", fair.median, shown, Goal::AtLeast(0.95));
+    let idle = async || {
+        let pool = pool.clone();
+        timed(scale.pick(300, 3), move || {
+            let pool = pool.clone();
+            async move { update(&pool, 0).await }
+        })
+        .await
+    };
+    hand_over.measure(runtime, &locks, idle, table);
     runtime.block_on(async {
         for locks in locks {
             locks.close().await;
@@ -258,76 +236,14 @@ fn hand_over(
     });
 }
 
-/// What one costs when nothing else happens: the median.
-async fn idle_update(pool: &MySqlPool, count: u64) -> f64 {
-    let pool = pool.clone();
-    // On a worker like the tasks that it is compared with.
-    let timed = tokio::spawn(async move {
-        let mut took = Vec::new();
-        for _ in 0..count {
-            let begin = Instant::now();
-            update(&pool, 0).await;
-            took.push(begin.elapsed().as_nanos() as f64);
-        }
-        took.sort_by(f64::total_cmp);
-        percentile(&took, 50.0)
-    });
-    timed.await.expect("no panic")
-}
+// ---- waiting -----------------------------------------------------------------------------------
 
-/// Ends when so many wait for the key.
-async fn wait_for(locks: &Locks, key: &str, count: usize) {
-    while locks.inspect(key).await.expect("it answers").waiters.len() < count {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-// ---- waiting and dying -------------------------------------------------------------------------
-
-fn idle_waiters(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    const KEYS: usize = 10;
-    let each = scale.pick(100, 2) as usize;
-    let span = Duration::from_secs(scale.pick(10, 0));
-    let locks = runtime.block_on(place.locks());
+fn waiting(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
     let made = runtime.block_on(async {
-        let mut guards = Vec::new();
-        let mut waiting = JoinSet::new();
-        for key in 0..KEYS {
-            let key = format!("idle:{key}");
-            let minutes = Duration::from_secs(600);
-            guards.push(locks.lock(&*key).ttl(minutes).acquire().await.expect("a free key"));
-            for _ in 0..each {
-                let (locks, key) = (locks.clone(), key.clone());
-                waiting.spawn(async move {
-                    let _ = locks.lock(&*key).wait_forever().acquire().await;
-                });
-            }
-            wait_for(&locks, &key, each).await;
-        }
-        let before = place.statements().await;
-        tokio::time::sleep(span).await;
-        let after = place.statements().await;
-        waiting.abort_all();
-        while waiting.join_next().await.is_some() {}
-        locks.close().await;
-        (after - before) as f64 / span.as_secs_f64()
+        let counter = async || place.statements().await;
+        idle_waiters(scale, &place.locks().await, Duration::ZERO, 10, counter).await
     });
     // There are no notices: the ten who are first in line look twice a tick, together.
     let what = "statements a second, 1,000 idle waiters on 10 keys";
     table.row(what, "", made, format!("{made:.1}"), Goal::AtMost(50.0));
-}
-
-fn holder_killed(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    let (mut from_kill, mut from_grant) = (vec![], vec![]);
-    for _ in 0..scale.rounds.min(3) {
-        let seen = runtime.block_on(killed(&place.address));
-        from_kill.push(seen.from_kill);
-        from_grant.push(seen.from_grant);
-    }
-    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
-    let shown = from_kill.to_string();
-    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
-    let shown = from_grant.to_string();
-    let goal = Goal::AtMost(1.25);
-    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
 }

@@ -7,11 +7,11 @@
 use std::future::ready;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use latchwork_benches::{
-    Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
-    play_the_holder, race, tasks, wants,
+    Contender, Goal, HandOver, Locking, Released, Scale, Table, holder_killed, idle_waiters,
+    play_the_holder, race, runtime, tasks, timed, wants,
 };
 use latchwork_lock::{Locks, PostgresLockProvider, Token};
 use sqlx::postgres::{PgAdvisoryLock, PgConnectOptions, PgPool, PgPoolOptions};
@@ -27,11 +27,7 @@ const POOL: u32 = 16;
 const AT_ONCE: usize = 64;
 
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     if runtime.block_on(play_the_holder()) {
         return ExitCode::SUCCESS;
     }
@@ -51,11 +47,11 @@ fn main() -> ExitCode {
             }
         }
     }
-    show(scale, speed);
+    speed.print(scale);
     if wants("advisory") {
         let mut advisory = Table::new("Beside sqlx's PgAdvisoryLock, 64 tasks");
         beside_advisory_locks(scale, &runtime, &place, &mut advisory);
-        show(scale, advisory);
+        advisory.print(scale);
     }
     let mut handing = Table::new("One key that many tasks want: hand-overs in units of one UPDATE");
     if wants("handing") {
@@ -66,23 +62,16 @@ fn main() -> ExitCode {
     if wants("processes") {
         hand_over(scale, &runtime, &place, 32, 2, &mut handing);
     }
-    show(scale, handing);
+    handing.print(scale);
     if wants("quiet") {
         let mut quiet = Table::new("Waiting and dying");
-        idle_waiters(scale, &runtime, &place, &mut quiet);
-        holder_killed(scale, &runtime, &place, &mut quiet);
-        show(scale, quiet);
+        waiting(scale, &runtime, &place, &mut quiet);
+        holder_killed(scale, &runtime, &place.address, Goal::AtMost(1.25), &mut quiet);
+        quiet.print(scale);
     }
 
     runtime.block_on(place.remove());
     ExitCode::SUCCESS
-}
-
-/// Prints what is done. A look has no figures worth reading.
-fn show(scale: Scale, table: Table) {
-    if scale.is_whole() {
-        table.print();
-    }
 }
 
 // ---- the place ---------------------------------------------------------------------------------
@@ -303,40 +292,25 @@ fn hand_over(
     processes: usize,
     table: &mut Table,
 ) {
-    let rounds = scale.rounds.min(5);
-    let grants = scale.pick(1_000, 16);
     let pool = runtime.block_on(place.pool(true, POOL));
-    // Each provider is to the server what a process is.
     let locks: Vec<Locks> = (0..processes).map(|_| runtime.block_on(place.locks(true))).collect();
-    let (mut p50, mut p99, mut fair, mut own) = (vec![], vec![], vec![], vec![]);
-    for _ in 0..rounds {
-        let updates = runtime.block_on(idle_updates(&pool, scale.pick(300, 3)));
-        let unit = percentile(&updates, 50.0);
-        own.push(percentile(&updates, 99.0) / unit);
-        let round = runtime.block_on(around(
-            waiters,
-            grants,
-            |task| Released(locks[task % locks.len()].clone()),
-            || async { wait_for(&locks[0], "order:1", waiters).await },
-        ));
-        p50.push(percentile(&round.hand_overs, 50.0) / unit);
-        p99.push(percentile(&round.hand_overs, 99.0) / unit);
-        fair.push(jain(&round.shares));
-    }
-    let of = match processes {
-        1 => format!("{waiters} waiters"),
-        _ => format!("{waiters} waiters of {processes} processes"),
-    };
-    let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
-    let own = Ratio::of(own);
     let goal = |most| if waiters == 32 { Goal::AtMost(most) } else { Goal::None };
-    let unit = "one idle UPDATE";
-    table.row(&format!("p50, {of}"), unit, p50.median, p50.to_string(), goal(2.2));
-    table.row(&format!("p99, {of}"), unit, p99.median, p99.to_string(), goal(8.0));
-    // How much of that is the machine's doing.
-    table.row("p99 of the UPDATE itself", unit, own.median, own.to_string(), Goal::None);
-    let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
-    table.row(&format!("Jain's index, {of}"), "", fair.median, shown, Goal::AtLeast(0.95));
+    let hand_over = HandOver {
+        waiters,
+        grants: scale.pick(1_000, 16),
+        rounds: scale.rounds.min(5),
+        unit: "one idle UPDATE",
+        goals: [goal(2.2), goal(8.0)],
+    };
+    let idle = async || {
+        let pool = pool.clone();
+        timed(scale.pick(300, 3), move || {
+            let pool = pool.clone();
+            async move { update(&pool, 0).await }
+        })
+        .await
+    };
+    hand_over.measure(runtime, &locks, idle, table);
     runtime.block_on(async {
         for locks in locks {
             locks.close().await;
@@ -345,77 +319,15 @@ fn hand_over(
     });
 }
 
-/// What one costs when nothing else happens; sorted.
-async fn idle_updates(pool: &PgPool, count: u64) -> Vec<f64> {
-    let pool = pool.clone();
-    // On a worker like the tasks that it is compared with.
-    let timed = tokio::spawn(async move {
-        let mut took = Vec::new();
-        for _ in 0..count {
-            let begin = Instant::now();
-            update(&pool, 0).await;
-            took.push(begin.elapsed().as_nanos() as f64);
-        }
-        took.sort_by(f64::total_cmp);
-        took
-    });
-    timed.await.expect("no panic")
-}
+// ---- waiting -----------------------------------------------------------------------------------
 
-/// Ends when so many wait for the key.
-async fn wait_for(locks: &Locks, key: &str, count: usize) {
-    while locks.inspect(key).await.expect("it answers").waiters.len() < count {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
-
-// ---- waiting and dying -------------------------------------------------------------------------
-
-fn idle_waiters(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    const KEYS: usize = 10;
-    let each = scale.pick(100, 2) as usize;
-    let span = Duration::from_secs(scale.pick(20, 0));
-    let locks = runtime.block_on(place.locks(true));
+fn waiting(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
+    // A session tells its counters at most once a second, and when it falls idle within ten.
+    let settled = Duration::from_secs(10);
     let made = runtime.block_on(async {
-        let mut guards = Vec::new();
-        let mut waiting = JoinSet::new();
-        for key in 0..KEYS {
-            let key = format!("idle:{key}");
-            let minutes = Duration::from_secs(600);
-            guards.push(locks.lock(&*key).ttl(minutes).acquire().await.expect("a free key"));
-            for _ in 0..each {
-                let (locks, key) = (locks.clone(), key.clone());
-                waiting.spawn(async move {
-                    let _ = locks.lock(&*key).wait_forever().acquire().await;
-                });
-            }
-            wait_for(&locks, &format!("idle:{}", guards.len() - 1), each).await;
-        }
-        // A session tells its counters at most once a second, and when it falls idle within ten.
-        tokio::time::sleep(span / 2).await;
-        let before = place.transactions().await;
-        tokio::time::sleep(span).await;
-        let after = place.transactions().await;
-        waiting.abort_all();
-        while waiting.join_next().await.is_some() {}
-        locks.close().await;
-        (after - before) as f64 / span.as_secs_f64()
+        let counter = async || place.transactions().await;
+        idle_waiters(scale, &place.locks(true).await, settled, 20, counter).await
     });
     let what = "transactions a second, 1,000 idle waiters";
     table.row(what, "", made, format!("{made:.1}"), Goal::AtMost(3.0));
-}
-
-fn holder_killed(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    let (mut from_kill, mut from_grant) = (vec![], vec![]);
-    for _ in 0..scale.rounds.min(5) {
-        let seen = runtime.block_on(killed(&place.address));
-        from_kill.push(seen.from_kill);
-        from_grant.push(seen.from_grant);
-    }
-    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
-    let shown = from_kill.to_string();
-    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
-    let shown = from_grant.to_string();
-    let goal = Goal::AtMost(1.25);
-    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
 }

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use latchwork_benches::{
-    Contender, Goal, Locking, Ratio, Released, Round, Scale, Table, around, jain, killed, missing,
-    percentile, play_the_holder, race, tasks,
+    Contender, Goal, HandOver, Locking, Ratio, Released, Scale, Table, holder_killed, idle_waiters,
+    missing, percentile, play_the_holder, race, runtime, tasks, timed, wants,
 };
 use latchwork_lock::{Locks, Token};
 use redis::aio::MultiplexedConnection;
@@ -23,11 +23,7 @@ use tokio::task::JoinSet;
 const WAITERS: usize = 64;
 
 fn main() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     if runtime.block_on(play_the_holder()) {
         return ExitCode::SUCCESS;
     }
@@ -39,35 +35,26 @@ fn main() -> ExitCode {
 
     let mut speed = Table::new("Acquire and release on keys of their own: throughput");
     for tasks in [1, 8, 64, 256] {
-        if wanted(&format!("tasks-{tasks}")) {
+        if wants(&format!("tasks-{tasks}")) {
             uncontended(scale, &runtime, &place, tasks, &mut speed);
         }
     }
     let mut handing = Table::new("One key that 64 tasks want");
-    if wanted("hand-over") {
+    if wants("hand-over") {
         hand_over(scale, &runtime, &place, &mut handing);
     }
-    if wanted("rslock") {
+    if wants("rslock") {
         beside_rslock(scale, &runtime, &place, &mut handing);
     }
     let mut quiet = Table::new("Waiting and dying");
-    if wanted("dying") {
-        idle_waiters(scale, &runtime, &place, &mut quiet);
-        holder_killed(scale, &runtime, &place, &mut quiet);
+    if wants("dying") {
+        waiting(scale, &runtime, &place, &mut quiet);
+        holder_killed(scale, &runtime, &place.server, Goal::AtMost(1.25), &mut quiet);
     }
-    // A look has no figures worth reading.
-    if scale.is_whole() {
-        for table in [speed, handing, quiet] {
-            table.print();
-        }
+    for table in [speed, handing, quiet] {
+        table.print(scale);
     }
     ExitCode::SUCCESS
-}
-
-/// Whether a part was named, or none was.
-fn wanted(part: &str) -> bool {
-    let mut named = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).peekable();
-    named.peek().is_none() || named.any(|name| name == part)
 }
 
 // ---- the place ---------------------------------------------------------------------------------
@@ -107,7 +94,7 @@ impl Place {
     }
 
     /// Scripts that the server has run.
-    async fn scripts(&self) -> u64 {
+    async fn scripts(&self) -> i64 {
         let mut connection = self.raw().await.connection;
         let stats: String = redis::cmd("INFO")
             .arg("commandstats")
@@ -253,78 +240,30 @@ fn race_of_two(scale: Scale, ours: impl FnMut(u64), theirs: impl FnMut(u64)) -> 
 // ---- one hot key -------------------------------------------------------------------------------
 
 fn hand_over(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    let grants = scale.pick(4_000, 64);
+    let raw = runtime.block_on(place.raw());
     for processes in [1, 2] {
-        let (mut p50, mut p99, mut fair) = (vec![], vec![], vec![]);
-        for _ in 0..scale.rounds.min(7) {
-            let unit = percentile(&runtime.block_on(pings(place, scale.pick(1_000, 3))), 50.0);
-            let round = runtime.block_on(ours_around(place, processes, grants));
-            p50.push(percentile(&round.hand_overs, 50.0) / unit);
-            p99.push(percentile(&round.hand_overs, 99.0) / unit);
-            fair.push(jain(&round.shares));
-        }
-        let of = if processes == 1 { String::new() } else { format!(", {processes} processes") };
-        let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
-        let unit = "one PING";
-        table.row(
-            &format!("p50 of a hand-over{of}"),
-            unit,
-            p50.median,
-            p50.to_string(),
-            Goal::AtMost(1.8),
-        );
-        table.row(
-            &format!("p99 of a hand-over{of}"),
-            unit,
-            p99.median,
-            p99.to_string(),
-            Goal::AtMost(5.0),
-        );
-        let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
-        table.row(&format!("Jain's index{of}"), "", fair.median, shown, Goal::AtLeast(0.95));
-    }
-}
-
-async fn ours_around(place: &Place, processes: usize, grants: u64) -> Round {
-    // Each provider is to the server what a process is.
-    let mut all = Vec::new();
-    for _ in 0..processes {
-        all.push(place.locks().await);
-    }
-    let round = around(
-        WAITERS,
-        grants,
-        |task| Released(all[task % all.len()].clone()),
-        || async { wait_for(&all[0], "order:1", WAITERS).await },
-    )
-    .await;
-    for locks in all {
-        locks.close().await;
-    }
-    round
-}
-
-/// What one costs when nothing else happens; sorted.
-async fn pings(place: &Place, count: u64) -> Vec<f64> {
-    let mut raw = place.raw().await;
-    // On a worker like the tasks that it is compared with.
-    let timed = tokio::spawn(async move {
-        let mut took = Vec::new();
-        for _ in 0..count {
-            let begin = Instant::now();
-            raw.ping().await;
-            took.push(begin.elapsed().as_nanos() as f64);
-        }
-        took.sort_by(f64::total_cmp);
-        took
-    });
-    timed.await.expect("no panic")
-}
-
-/// Ends when so many wait for the key.
-async fn wait_for(locks: &Locks, key: &str, count: usize) {
-    while locks.inspect(key).await.expect("it answers").waiters.len() < count {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let locks: Vec<Locks> = (0..processes).map(|_| runtime.block_on(place.locks())).collect();
+        let hand_over = HandOver {
+            waiters: WAITERS,
+            grants: scale.pick(4_000, 64),
+            rounds: scale.rounds.min(7),
+            unit: "one PING",
+            goals: [Goal::AtMost(1.8), Goal::AtMost(5.0)],
+        };
+        let idle = async || {
+            let raw = raw.clone();
+            timed(scale.pick(1_000, 3), move || {
+                let mut raw = raw.clone();
+                async move { raw.ping().await }
+            })
+            .await
+        };
+        hand_over.measure(runtime, &locks, idle, table);
+        runtime.block_on(async {
+            for locks in locks {
+                locks.close().await;
+            }
+        });
     }
 }
 
@@ -373,53 +312,13 @@ async fn crowd<L: Locking>(locks: L, grants: u64) -> (f64, Vec<f64>) {
     (begin.elapsed().as_secs_f64(), waits)
 }
 
-// ---- waiting and dying -------------------------------------------------------------------------
+// ---- waiting -----------------------------------------------------------------------------------
 
-fn idle_waiters(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    const KEYS: usize = 10;
-    let each = scale.pick(100, 2) as usize;
-    let span = Duration::from_secs(scale.pick(10, 0));
+fn waiting(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
     let made = runtime.block_on(async {
-        let locks = place.locks().await;
-        let name = format!("{:x}", Token::random().expose());
-        let mut guards = Vec::new();
-        let mut waiting = JoinSet::new();
-        for key in 0..KEYS {
-            let key = format!("idle:{name}:{key}");
-            let minutes = Duration::from_secs(600);
-            guards.push(locks.lock(&*key).ttl(minutes).acquire().await.expect("a free key"));
-            for _ in 0..each {
-                let (locks, key) = (locks.clone(), key.clone());
-                waiting.spawn(async move {
-                    let _ = locks.lock(&*key).wait_forever().acquire().await;
-                });
-            }
-            wait_for(&locks, &key, each).await;
-        }
-        let before = place.scripts().await;
-        tokio::time::sleep(span).await;
-        let after = place.scripts().await;
-        waiting.abort_all();
-        while waiting.join_next().await.is_some() {}
-        drop(guards);
-        locks.close().await;
-        (after - before) as f64 / span.as_secs_f64()
+        let counter = async || place.scripts().await;
+        idle_waiters(scale, &place.locks().await, Duration::ZERO, 10, counter).await
     });
     let what = "messages a second, 1,000 idle waiters";
     table.row(what, "", made, format!("{made:.1}"), Goal::AtMost(5.0));
-}
-
-fn holder_killed(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    let (mut from_kill, mut from_grant) = (vec![], vec![]);
-    for _ in 0..scale.rounds.min(5) {
-        let seen = runtime.block_on(killed(&place.server));
-        from_kill.push(seen.from_kill);
-        from_grant.push(seen.from_grant);
-    }
-    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
-    let shown = from_kill.to_string();
-    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
-    let shown = from_grant.to_string();
-    let goal = Goal::AtMost(1.25);
-    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
 }

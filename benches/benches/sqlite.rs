@@ -8,11 +8,10 @@
 use std::future::ready;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use latchwork_benches::{
-    Contender, Goal, Locking, Ratio, Released, Scale, Table, around, jain, killed, percentile,
-    play_the_holder, race, tasks, wants,
+    Contender, Goal, HandOver, Locking, Released, Scale, Table, holder_killed, play_the_holder,
+    race, runtime, tasks, timed, wants,
 };
 use latchwork_lock::{Locks, SqliteLockProvider};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
@@ -21,11 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
 fn main() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = runtime();
     if runtime.block_on(play_the_holder()) {
         return;
     }
@@ -43,24 +38,18 @@ fn main() {
             }
         }
     }
-    show(scale, speed);
+    speed.print(scale);
     let mut handing =
         Table::new("One key that many tasks want: hand-overs in units of one transaction");
     for waiters in [2, 16, 32, 64].into_iter().filter(|_| wants("handing")) {
         hand_over(scale, &runtime, place.path(), waiters, &mut handing);
     }
-    show(scale, handing);
+    handing.print(scale);
     if wants("dying") {
         let mut dying = Table::new("Dying");
-        holder_killed(scale, &runtime, place.path(), &mut dying);
-        show(scale, dying);
-    }
-}
-
-/// Prints what is done. A look has no figures worth reading.
-fn show(scale: Scale, table: Table) {
-    if scale.is_whole() {
-        table.print();
+        let address = address(place.path(), "full");
+        holder_killed(scale, &runtime, &address, Goal::AtMost(1.25), &mut dying);
+        dying.print(scale);
     }
 }
 
@@ -153,62 +142,23 @@ fn uncontended(
 // ---- hand-over ---------------------------------------------------------------------------------
 
 fn hand_over(scale: Scale, runtime: &Runtime, place: &Path, waiters: usize, table: &mut Table) {
-    let grants = scale.pick(1_000, 16);
     let ours = runtime.block_on(locks(place, "full"));
     let raw = runtime.block_on(Raw::open(place, "full"));
-    let (mut p50, mut p99, mut fair) = (vec![], vec![], vec![]);
-    for _ in 0..scale.rounds.min(5) {
-        let unit = percentile(&runtime.block_on(idle(&raw, scale.pick(300, 3))), 50.0);
-        let all_wait = || async {
-            while ours.inspect("order:1").await.expect("it answers").waiters.len() < waiters {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        let peer = |_| Released(ours.clone());
-        let round = runtime.block_on(around(waiters, grants, peer, all_wait));
-        p50.push(percentile(&round.hand_overs, 50.0) / unit);
-        p99.push(percentile(&round.hand_overs, 99.0) / unit);
-        fair.push(jain(&round.shares));
-    }
-    let (p50, p99, fair) = (Ratio::of(p50), Ratio::of(p99), Ratio::of(fair));
-    let (of, unit) = (format!("{waiters} waiters"), "one transaction");
-    table.row(&format!("p50, {of}"), unit, p50.median, p50.to_string(), Goal::None);
-    table.row(&format!("p99, {of}"), unit, p99.median, p99.to_string(), Goal::None);
-    let shown = format!("{:.4} ({:.4} to {:.4})", fair.median, fair.low, fair.high);
-    table.row(&format!("Jain's index, {of}"), "", fair.median, shown, Goal::AtLeast(0.95));
+    let hand_over = HandOver {
+        waiters,
+        grants: scale.pick(1_000, 16),
+        rounds: scale.rounds.min(5),
+        unit: "one transaction",
+        goals: [Goal::None, Goal::None],
+    };
+    let idle = async || {
+        let raw = raw.clone();
+        timed(scale.pick(300, 3), move || {
+            let raw = raw.clone();
+            async move { raw.update(0).await }
+        })
+        .await
+    };
+    hand_over.measure(runtime, std::slice::from_ref(&ours), idle, table);
     runtime.block_on(ours.close());
-}
-
-/// What one costs when nothing else happens; sorted.
-async fn idle(raw: &Raw, count: u64) -> Vec<f64> {
-    let raw = raw.clone();
-    // On a worker like the tasks that it is compared with.
-    let timed = tokio::spawn(async move {
-        let mut took = Vec::new();
-        for _ in 0..count {
-            let begin = Instant::now();
-            raw.update(0).await;
-            took.push(begin.elapsed().as_nanos() as f64);
-        }
-        took.sort_by(f64::total_cmp);
-        took
-    });
-    timed.await.expect("no panic")
-}
-
-// ---- dying -------------------------------------------------------------------------------------
-
-fn holder_killed(scale: Scale, runtime: &Runtime, place: &Path, table: &mut Table) {
-    let (mut from_kill, mut from_grant) = (vec![], vec![]);
-    for _ in 0..scale.rounds.min(5) {
-        let seen = runtime.block_on(killed(&address(place, "full")));
-        from_kill.push(seen.from_kill);
-        from_grant.push(seen.from_grant);
-    }
-    let (from_kill, from_grant) = (Ratio::of(from_kill), Ratio::of(from_grant));
-    let shown = from_kill.to_string();
-    table.row("from SIGKILL to the next grant", "the ttl", from_kill.median, shown, Goal::None);
-    let shown = from_grant.to_string();
-    let goal = Goal::AtMost(1.25);
-    table.row("from the dead one's grant to the next", "the ttl", from_grant.median, shown, goal);
 }

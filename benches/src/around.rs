@@ -18,14 +18,14 @@ pub struct Round {
 }
 
 /// Tasks that all want the same key, again and again, until it was granted often enough. `peer`
-/// gives each task its locks, and `all_wait` ends when all stand in the queue.
+/// gives each task its locks, and `all_wait` ends when all stand in the queue of the key.
 pub async fn around<L: Locking, F: Future<Output = ()> + Send>(
     waiters: usize,
     grants: u64,
     peer: impl Fn(usize) -> L,
-    all_wait: impl FnOnce() -> F + Send,
+    all_wait: impl FnOnce(&'static str) -> F + Send,
 ) -> Round {
-    let key: Arc<String> = Arc::new("order:1".to_owned());
+    const KEY: &str = "order:1";
     let start = Instant::now();
     let since = move || start.elapsed().as_nanos() as u64;
     let granted = Arc::new(AtomicU64::new(0));
@@ -34,7 +34,7 @@ pub async fn around<L: Locking, F: Future<Output = ()> + Send>(
 
     let mut tasks = JoinSet::new();
     for task in 0..waiters {
-        let (peer, key, here) = (peer(task), key.clone(), here.clone());
+        let (peer, here) = (peer(task), here.clone());
         let (granted, unlocked_at) = (granted.clone(), unlocked_at.clone());
         tasks.spawn(async move {
             here.wait().await;
@@ -49,17 +49,17 @@ pub async fn around<L: Locking, F: Future<Output = ()> + Send>(
                     }
                     unlocked_at.store(since(), Ordering::Relaxed);
                 };
-                peer.with(&key, inside).await;
+                peer.with(KEY, inside).await;
             }
             (task, share, hand_overs)
         });
     }
     let all_queue = async {
         here.wait().await;
-        all_wait().await;
+        all_wait(KEY).await;
         unlocked_at.store(since(), Ordering::Relaxed);
     };
-    peer(0).with(&key, all_queue).await;
+    peer(0).with(KEY, all_queue).await;
 
     let mut round = Round { shares: vec![0; waiters], hand_overs: Vec::new() };
     for (task, share, hand_overs) in tasks.join_all().await {

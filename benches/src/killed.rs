@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use latchwork_lock::Locks;
+use tokio::runtime::Runtime;
+
+use crate::{Goal, Ratio, Scale, Table, wait_for};
 
 const ADDRESS: &str = "LATCHWORK_BENCH_HOLDER";
 const KEY: &str = "killed";
@@ -14,15 +17,7 @@ const KEY: &str = "killed";
 /// How long the holder would have held.
 const TTL: Duration = Duration::from_secs(2);
 
-/// What was seen, in units of the holder's ttl.
-pub struct Killed {
-    /// From the kill to the next grant.
-    pub from_kill: f64,
-    /// From the moment when the holder said that it holds, to the next grant.
-    pub from_grant: f64,
-}
-
-/// In the process that [`killed`] starts: holds until it is killed. False in any other.
+/// In the process that [`holder_killed`] starts: holds until it is killed. False in any other.
 pub async fn play_the_holder() -> bool {
     let Ok(address) = std::env::var(ADDRESS) else { return false };
     let locks = Locks::connect(&address).await.expect("the backend is there");
@@ -31,8 +26,33 @@ pub async fn play_the_holder() -> bool {
     std::future::pending().await
 }
 
-/// Starts a holder, waits behind it, and kills it.
-pub async fn killed(address: &str) -> Killed {
+/// Kills holders, and adds how long the next one waits then. The goal is for what the next one
+/// waits from when the dead one was granted its lease.
+pub fn holder_killed(
+    scale: Scale,
+    runtime: &Runtime,
+    address: &str,
+    goal: Goal,
+    table: &mut Table,
+) {
+    let (mut from_kill, mut from_grant) = (vec![], vec![]);
+    for _ in 0..scale.rounds.min(5) {
+        let (kill, grant) = runtime.block_on(killed(address));
+        from_kill.push(kill / TTL.as_secs_f64());
+        from_grant.push(grant / TTL.as_secs_f64());
+    }
+    for (what, figures, goal) in [
+        ("from SIGKILL to the next grant", from_kill, Goal::None),
+        ("from the dead one's grant to the next", from_grant, goal),
+    ] {
+        let ratio = Ratio::of(figures);
+        table.row(what, "the ttl", ratio.median, ratio.to_string(), goal);
+    }
+}
+
+/// Starts a holder, waits behind it, and kills it: how long the next grant took in seconds, from
+/// the kill and from when the holder said that it holds.
+async fn killed(address: &str) -> (f64, f64) {
     let locks = Locks::connect(address).await.expect("the backend is there");
     let mut holder = Command::new(std::env::current_exe().expect("this program"))
         .env(ADDRESS, address)
@@ -47,17 +67,11 @@ pub async fn killed(address: &str) -> Killed {
         let locks = locks.clone();
         async move { locks.lock(KEY).wait_forever().acquire().await.expect("its turn") }
     });
-    while locks.inspect(KEY).await.expect("it answers").waiters.is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    wait_for(&locks, KEY, 1).await;
     holder.kill().expect("it lived");
     let kill = Instant::now();
     let guard = next.await.expect("no panic");
-    let ttl = TTL.as_secs_f64();
-    let seen = Killed {
-        from_kill: kill.elapsed().as_secs_f64() / ttl,
-        from_grant: held.elapsed().as_secs_f64() / ttl,
-    };
+    let seen = (kill.elapsed().as_secs_f64(), held.elapsed().as_secs_f64());
     guard.release().await.expect("held");
     holder.wait().expect("reaped");
     seen

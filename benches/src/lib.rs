@@ -5,6 +5,8 @@
 //! turns, each round gives one ratio, and the median of these is told with its spread.
 
 mod around;
+mod hand_over;
+mod idle;
 mod killed;
 mod missing;
 mod peers;
@@ -14,7 +16,9 @@ mod table;
 mod tasks;
 
 pub use around::{Round, around};
-pub use killed::{Killed, killed, play_the_holder};
+pub use hand_over::{HandOver, timed, wait_for};
+pub use idle::idle_waiters;
+pub use killed::{holder_killed, play_the_holder};
 pub use missing::missing;
 pub use peers::{
     DashMapOfMutexes, KeyMutex, KeyedLock, Latchwork, Lockable, Locking, Peer, Released,
@@ -22,4 +26,4 @@ pub use peers::{
 pub use race::{Contender, Race, Scale, race, wants};
 pub use stats::{Ratio, jain, percentile};
 pub use table::{Goal, Table};
-pub use tasks::tasks;
+pub use tasks::{runtime, tasks};

@@ -1,6 +1,8 @@
 //! The table that a bench prints.
 #![expect(clippy::print_stdout, reason = "the table is what a bench is for")]
 
+use crate::Scale;
+
 /// What a figure should be.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
@@ -54,8 +56,12 @@ impl Table {
         self.rows.push([what.to_owned(), beside.to_owned(), shown, goal.wanted(), reached]);
     }
 
-    /// Prints it as Markdown, so that it can be pasted as it is.
-    pub fn print(&self) {
+    /// Prints it as Markdown, so that it can be pasted as it is. A look has no figures worth
+    /// reading, and neither has a part that was not wanted.
+    pub fn print(&self, scale: Scale) {
+        if !scale.is_whole() || self.rows.len() == 1 {
+            return;
+        }
         let width = |column: usize| {
             self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
         };
