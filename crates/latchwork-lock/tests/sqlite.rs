@@ -137,6 +137,34 @@ async fn a_writer_that_stays_is_an_outage_and_no_contention() {
     again.release().await.expect("held");
 }
 
+/// The transaction that meets it is rolled back, and nobody else is kept from writing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_row_stops_its_own_key_only() {
+    let (_dir, file) = temp();
+    let locks = Locks::connect(&address(&file)).await.expect("a database");
+    let held = locks.lock("bad").acquire().await.expect("free");
+    let pool = pool(&file).await;
+    let damage = async |mode: &'static str| {
+        let update = sqlx::query("UPDATE latchwork_lock_holder SET mode = ? WHERE mode <> ?");
+        let done = update.bind(mode).bind(mode).execute(&pool).await.expect("updated");
+        assert_eq!(done.rows_affected(), 1, "the one row");
+    };
+    damage("nonsense").await;
+    // At once, so that they share a transaction.
+    let [a, bad, b] = ["a", "bad", "b"].map(|key| locks.lock(key).try_acquire());
+    let (a, bad, b) = futures::join!(a, bad, b);
+    assert!(a.expect("asked").is_some() && b.expect("asked").is_some());
+    let error = bad.expect_err("damaged");
+    assert_eq!(error.code(), "lock_backend", "{error}");
+    assert!(error.to_string().contains("is damaged"), "{error}");
+
+    let other = Locks::connect(&address(&file)).await.expect("a database");
+    other.lock("c").acquire().await.expect("free").release().await.expect("held");
+    locks.close().await;
+    damage("exclusive").await;
+    held.release().await.expect("as it was");
+}
+
 /// Cut off anywhere: while asking, while waiting, while holding and while giving back.
 #[tokio::test]
 async fn a_runtime_that_ends_leaves_nothing_behind() {

@@ -53,6 +53,8 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqliteSynchronous};
+
     use crate::sqlite::{BEGIN, Options, Synchronous, is_busy};
 
     #[tokio::test]
@@ -68,6 +70,18 @@ mod tests {
             let mode = connection.pragma_query_value(None, "journal_mode", |row| row.get(0));
             assert_eq!(mode, Ok("wal".to_owned()));
         }
+    }
+
+    #[tokio::test]
+    async fn it_is_as_durable_as_the_users_pool() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let options = SqliteConnectOptions::new().filename(dir.path().join("a.db"));
+        let options = options.create_if_missing(true).synchronous(SqliteSynchronous::Extra);
+        let pool = SqlitePool::connect_with(options).await.expect("a pool");
+        let sqlite = Sqlite::from_pool(&pool).await.expect("its file");
+        let connection = sqlite.direct().await.expect("a file").connect().expect("connected");
+        let synchronous = connection.pragma_query_value(None, "synchronous", |row| row.get(0));
+        assert_eq!(synchronous, Ok(3));
     }
 
     #[tokio::test]
