@@ -12,10 +12,13 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use latchwork_lock::{Locks, SqliteLockProvider, blocking};
+use latchwork_lock::{Locks, PageRequest, SqliteLockProvider, blocking};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use support::secs;
+use support::{eventually, millis, secs};
+use tokio::runtime;
 
 // ---- helpers -----------------------------------------------------------------------------------
 
@@ -36,6 +39,16 @@ fn temp() -> (tempfile::TempDir, PathBuf) {
 async fn pool(file: &Path) -> SqlitePool {
     let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
     SqlitePool::connect_with(options).await.expect("a pool")
+}
+
+/// Takes a key again and again, for ever.
+async fn keep_locking(locks: Locks, key: String, grants: Arc<AtomicU32>) {
+    loop {
+        // Long enough that nothing ends by itself.
+        let guard = locks.lock(&*key).ttl(secs(600)).wait(secs(60)).acquire().await;
+        grants.fetch_add(1, Ordering::Relaxed);
+        guard.expect("in time").release().await.expect("held");
+    }
 }
 
 // ---- the tests ---------------------------------------------------------------------------------
@@ -122,6 +135,72 @@ async fn a_writer_that_stays_is_an_outage_and_no_contention() {
     blocking.rollback().await.expect("undone");
     let again = locks.lock("k").wait(secs(10)).acquire().await.expect("it works again");
     again.release().await.expect("held");
+}
+
+/// The transaction that meets it is rolled back, and nobody else is kept from writing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_damaged_row_stops_its_own_key_only() {
+    let (_dir, file) = temp();
+    let locks = Locks::connect(&address(&file)).await.expect("a database");
+    let held = locks.lock("bad").acquire().await.expect("free");
+    let pool = pool(&file).await;
+    let damage = async |mode: &'static str| {
+        let update = sqlx::query("UPDATE latchwork_lock_holder SET mode = ? WHERE mode <> ?");
+        let done = update.bind(mode).bind(mode).execute(&pool).await.expect("updated");
+        assert_eq!(done.rows_affected(), 1, "the one row");
+    };
+    damage("nonsense").await;
+    // At once, so that they share a transaction.
+    let [a, bad, b] = ["a", "bad", "b"].map(|key| locks.lock(key).try_acquire());
+    let (a, bad, b) = futures::join!(a, bad, b);
+    assert!(a.expect("asked").is_some() && b.expect("asked").is_some());
+    let error = bad.expect_err("damaged");
+    assert_eq!(error.code(), "lock_backend", "{error}");
+    assert!(error.to_string().contains("is damaged"), "{error}");
+
+    let other = Locks::connect(&address(&file)).await.expect("a database");
+    other.lock("c").acquire().await.expect("free").release().await.expect("held");
+    locks.close().await;
+    damage("exclusive").await;
+    held.release().await.expect("as it was");
+}
+
+/// Cut off anywhere: while asking, while waiting, while holding and while giving back.
+#[tokio::test]
+async fn a_runtime_that_ends_leaves_nothing_behind() {
+    let (_dir, file) = temp();
+    let locks = Locks::connect(&address(&file)).await.expect("a database");
+    for round in 0..12 {
+        let mut other = match round % 2 {
+            0 => runtime::Builder::new_multi_thread(),
+            _ => runtime::Builder::new_current_thread(),
+        };
+        let other = other.worker_threads(2).enable_all().build().expect("a runtime");
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let grants = Arc::new(AtomicU32::new(0));
+        for task in 0..16 {
+            // Some have a key for themselves, and others share one.
+            let key = format!("key-{}", if task < 8 { task } else { 8 });
+            other.spawn(keep_locking(locks.clone(), key, grants.clone()));
+        }
+        let ends = std::thread::spawn(move || {
+            let _ = other.block_on(stopped);
+            match round % 3 {
+                0 => other.shutdown_background(),
+                _ => drop(other),
+            }
+        });
+        eventually("they are at it", async || grants.load(Ordering::Relaxed) > 16).await;
+        tokio::time::sleep(millis(round)).await;
+        drop(stop);
+        ends.join().expect("no panic");
+        eventually("nothing is left", async || {
+            locks.list("", PageRequest::default()).await.expect("it answers").keys.is_empty()
+        })
+        .await;
+    }
+    // And whoever stays has its locks as before.
+    locks.lock("key-8").acquire().await.expect("a free key").release().await.expect("held");
 }
 
 #[tokio::test]

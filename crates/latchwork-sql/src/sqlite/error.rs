@@ -13,8 +13,8 @@ pub fn explain(error: sqlx::Error) -> Error {
                 .to_owned(),
         ),
         Some(13) => (Temporary, "no space is left on the disk; free some".to_owned()),
-        Some(10) => (Temporary, format!("the disk failed: {error}")),
-        Some(7 | 9) => (Temporary, format!("SQLite gave up: {error}")),
+        Some(10) => (Temporary, format!("the disk failed: {}", said(&error))),
+        Some(7 | 9) => (Temporary, format!("SQLite gave up: {}", said(&error))),
         Some(26) => (Permanent, "the file is not an SQLite database; name another one".to_owned()),
         Some(11) => (
             Permanent,
@@ -33,16 +33,22 @@ pub fn explain(error: sqlx::Error) -> Error {
                 .to_owned(),
         ),
         Some(3 | 23) => (Permanent, "this user may not use the file; check its rights".to_owned()),
-        Some(_) => (Permanent, error.to_string()),
-        None => (fault(&error), error.to_string()),
+        Some(_) => (Permanent, said(&error)),
+        None => (fault(&error), said(&error)),
     };
     Error { fault, message, source: Some(error) }
+}
+
+/// The same for a [direct](super::Direct) connection.
+pub fn explain_direct(error: rusqlite::Error) -> Error {
+    // The case that sqlx has for errors of others.
+    explain(sqlx::Error::AnyDriverError(Box::new(error)))
 }
 
 /// Whether the same call may succeed later.
 pub fn fault(error: &sqlx::Error) -> Fault {
     match error {
-        sqlx::Error::Database(_) => match code(error) {
+        sqlx::Error::Database(_) | sqlx::Error::AnyDriverError(_) => match code(error) {
             // BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, FULL
             Some(5 | 6 | 7 | 9 | 10 | 13) => Fault::Temporary,
             _ => Fault::Permanent,
@@ -62,6 +68,18 @@ pub fn is_busy(error: &Error) -> bool {
 
 /// The primary result code: the lower byte of the extended one.
 fn code(error: &sqlx::Error) -> Option<i32> {
-    let code = error.as_database_error()?.code()?;
-    Some(code.parse::<i32>().ok()? & 0xff)
+    let code = match error {
+        sqlx::Error::AnyDriverError(error) => {
+            error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?.extended_code
+        }
+        _ => error.as_database_error()?.code()?.parse().ok()?,
+    };
+    Some(code & 0xff)
+}
+
+fn said(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::AnyDriverError(error) => error.to_string(),
+        _ => error.to_string(),
+    }
 }

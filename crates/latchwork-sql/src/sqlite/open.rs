@@ -95,6 +95,10 @@ impl Sqlite {
         Ok(Sqlite { file, writer: pool(1), readers: pool(READERS), options })
     }
 
+    pub(super) fn file_name(&self) -> &Path {
+        self.options.get_filename()
+    }
+
     /// A connection that belongs to the caller alone.
     ///
     /// # Errors

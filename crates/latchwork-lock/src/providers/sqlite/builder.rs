@@ -1,10 +1,10 @@
 //! From a database to a provider with its thread.
 
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use latchwork_sql::sqlite::{Options, Sqlite, migrate};
 use sqlx::SqlitePool;
-use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
@@ -26,7 +26,7 @@ impl SqliteLockProvider {
         const DURING: &str = "opening the database";
         let (tell, told) = oneshot::channel();
         let here = Arc::new(Here::new());
-        let (orders, queue) = unbounded_channel();
+        let (orders, queue) = channel();
         let provider = SqliteLockProvider { here: here.clone(), orders };
         let no_thread = |e| Error::unavailable(NAME, DURING, format!("no thread: {e}"), None);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -39,9 +39,10 @@ impl SqliteLockProvider {
                 Source::Pool(pool) => Sqlite::from_pool(&pool).await?,
             };
             migrate(&sqlite, LAYER, STEPS).await?;
-            let mut connection = connect(&sqlite).await?;
+            let direct = sqlite.direct().await?;
+            let connection = connect(&direct)?;
             Ok::<_, Failure>(Watcher {
-                version: version(&mut connection).await?,
+                version: version(&connection)?,
                 connection: Some(connection),
                 desk: Default::default(),
                 later: Default::default(),
@@ -51,22 +52,24 @@ impl SqliteLockProvider {
                 made: 0,
                 swept: Moment::default(),
                 sqlite,
+                direct,
                 here,
                 orders: queue,
             })
         };
         let run = move || {
-            runtime.block_on(async {
-                match opened.await {
-                    Ok(watcher) => {
-                        let _ = tell.send(Ok(()));
-                        watcher.run().await;
-                    }
-                    Err(failure) => {
-                        let _ = tell.send(Err(error::of(DURING, &failure)));
-                    }
+            let opened = runtime.block_on(opened);
+            // Only opening needs it.
+            drop(runtime);
+            match opened {
+                Ok(watcher) => {
+                    let _ = tell.send(Ok(()));
+                    watcher.run();
                 }
-            });
+                Err(failure) => {
+                    let _ = tell.send(Err(error::of(DURING, &failure)));
+                }
+            }
         };
         std::thread::Builder::new()
             .name("latchwork-sqlite".into())

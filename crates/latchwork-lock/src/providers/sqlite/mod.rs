@@ -5,7 +5,8 @@
 //! Holders, waiters and the last fences are rows. A change loads the rows of its key inside a
 //! `BEGIN IMMEDIATE` transaction, lets the shared rules decide, and writes what differs. All changes
 //! of a process go through one thread in the order in which they came; those that came together
-//! share a transaction: one reading, one writing, and one sync of the disk.
+//! share a transaction: one reading, one writing, and one sync of the disk. The thread runs SQLite
+//! itself and needs no runtime, so nothing depends on how long the caller's lasts.
 //!
 //! Fences are kept for 64 shards of keys, so that nothing remains of a key that nobody uses.
 //!
@@ -39,7 +40,6 @@ mod provider;
 mod record;
 mod release;
 mod schema;
-mod scripts;
 mod store;
 mod sweep;
 mod wait;

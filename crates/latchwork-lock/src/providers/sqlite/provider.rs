@@ -1,12 +1,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use futures::FutureExt;
-use latchwork_sql::sqlite::{Options, Sqlite};
+use latchwork_sql::sqlite::Options;
+use rusqlite::Connection;
 use sqlx::SqlitePool;
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
@@ -15,7 +15,7 @@ use super::error::{self, NAME};
 use super::record::Asker;
 use super::release::{Later, Tidy, release};
 use super::schema::SCHEMA;
-use super::store::{Edit, Short, Task, Terms, list, peek};
+use super::store::{Edit, Task, Terms, list, peek};
 use super::watcher::{Failure, Order};
 use super::{name, wait};
 use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
@@ -45,7 +45,7 @@ use crate::{
 #[derive(Clone)]
 pub struct SqliteLockProvider {
     pub(super) here: Arc<Here>,
-    pub(super) orders: UnboundedSender<Order>,
+    pub(super) orders: Sender<Order>,
 }
 
 impl SqliteLockProvider {
@@ -70,8 +70,9 @@ impl SqliteLockProvider {
         Self::start(Source::File(Options::at(path))).await
     }
 
-    /// Locks in the database of a pool. It opens connections of its own with the pool's settings,
-    /// and so takes none away from it.
+    /// Locks in the database of a pool. It opens the pool's file for itself, as durable
+    /// (`synchronous`) as the pool has it, and so takes no connection away from it. Its other settings,
+    /// such as the key of an encrypted file, are the pool's own.
     ///
     /// # Errors
     /// [`Backend`](crate::ErrorKind::Backend) when the database is in memory or cannot be used.
@@ -121,22 +122,15 @@ impl SqliteLockProvider {
         answer.await.unwrap_or_else(|_| Err(error::gone(during)))
     }
 
-    /// One look, beside the changes.
-    async fn read<T, F>(
+    /// One look, between the changes.
+    async fn read<T: Send + 'static>(
         &self,
         during: &'static str,
-        look: impl FnOnce(Sqlite, Arc<Here>) -> F + Send + 'static,
-    ) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, Failure>> + Send + 'static,
-    {
+        look: impl FnOnce(&Connection, &Here) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
-        self.order(Order::Read(Box::new(move |sqlite, here| {
-            async move {
-                let _ = reply.send(look(sqlite, here).await);
-            }
-            .boxed()
+        self.order(Order::Read(Box::new(move |connection, here| {
+            let _ = reply.send(connection.and_then(|connection| look(connection, here)));
         })));
         match answer.await {
             Ok(out) => out.map_err(|failure| error::of(during, &failure)),
@@ -194,10 +188,7 @@ impl LockProvider for SqliteLockProvider {
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let id = name::id(proof.token);
-        let short = Some(Short::Give(id));
-        let terms = Terms { needed: true, short, ..Terms::default() };
-        let change = move |rules: &mut Rules<Asker>, _: &mut Edit<'_>| release(rules, id);
-        self.edit_with("releasing", proof.key, terms, |_, _, _| (), change).await
+        self.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
@@ -227,8 +218,8 @@ impl LockProvider for SqliteLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let name = key.clone();
         let (report, due) = self
-            .read("inspecting", move |sqlite, here| async move {
-                let (rules, due) = peek(sqlite.readers(), &here, &name).await?;
+            .read("inspecting", move |connection, here| {
+                let (rules, due) = peek(connection, here, &name)?;
                 let report = Reporter::new(&*here.clock);
                 Ok((report.inspection(name.as_str(), &rules, Asker::label), due))
             })
@@ -242,7 +233,7 @@ impl LockProvider for SqliteLockProvider {
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         let (prefix, page) = (prefix.to_owned(), page.clone());
         let (page, over) =
-            self.read("listing", move |sqlite, here| list(sqlite, here, prefix, page)).await?;
+            self.read("listing", move |on, here| list(on, here, &prefix, &page)).await?;
         over.into_iter().for_each(|key| self.tidy(key));
         Ok(page)
     }

@@ -1,19 +1,18 @@
 //! The rows of a key, read into the rules and written back as far as they changed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::sqlite::explain;
-use sqlx::Row;
-use sqlx::sqlite::SqliteRow;
+use latchwork_sql::sqlite::explain_direct;
+use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
 use super::boot::{Now, Stamp, micros};
 use super::error::damaged;
 use super::schema::{
-    DELETE_HOLDER, DELETE_WAITER, GIVE, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER,
-    TAKE_FENCE, TAKE_HOLDER, WAITER,
+    DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
-use super::scripts::Script;
+use super::watcher::Failure;
 use crate::rules::{Held, Id, Party, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
@@ -49,17 +48,71 @@ pub(super) struct LastFence {
     loaded: Option<i64>,
 }
 
+/// One row that was read.
+pub(super) enum Line {
+    /// A holder, and the last fence of its key as far as it knows.
+    Holder(Held<Asker>, Fence),
+    /// A place in the queue, and who has it.
+    Waiter(i64, Party<Asker>),
+    /// A shard, and its last fence.
+    Shard(i64, LastFence),
+}
+
+/// Runs a statement that gives no rows.
+pub(super) fn run(
+    on: &Connection,
+    statement: &'static str,
+    values: impl Params,
+) -> Result<(), Failure> {
+    let done = on.prepare_cached(statement).and_then(|mut it| it.execute(values));
+    done.map(|_| ()).map_err(explain_direct)
+}
+
+/// The rows that a load gives, each with its key.
+pub(super) fn lines(
+    on: &Connection,
+    statement: &'static str,
+    values: impl Params,
+    now: Now,
+) -> Result<Vec<(String, Line)>, Failure> {
+    let mut statement = on.prepare_cached(statement).map_err(explain_direct)?;
+    let mut rows = statement.query(values).map_err(explain_direct)?;
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next().map_err(explain_direct)? {
+        let key: String = row.get(2).map_err(explain_direct)?;
+        let line = Line::of(&key, row, now)?;
+        lines.push((key, line));
+    }
+    Ok(lines)
+}
+
+impl Line {
+    fn of(key: &str, row: &Row<'_>, now: Now) -> Result<Self, Failure> {
+        let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
+        let previous = || row.get::<_, Option<i64>>(15).map_err(explain_direct);
+        Ok(match get(0)? {
+            HOLDER => {
+                let party = party(key, row, now)?;
+                let held = Held {
+                    // The same columns are its end and a waiter's.
+                    expires: party.extra.alive,
+                    party: party.into(),
+                    fence: fence_of(get(14)?),
+                    previous: previous()?.map(fence_of),
+                    claimed: get(17)? != 0,
+                };
+                Line::Holder(held, fence_of(get(16)?))
+            }
+            WAITER => Line::Waiter(get(1)?, party(key, row, now)?),
+            _ => {
+                let last = Some(get(14)?);
+                Line::Shard(get(1)?, LastFence { now: last, loaded: last })
+            }
+        })
+    }
+}
+
 impl LastFence {
-    pub(super) fn of(row: &SqliteRow) -> Result<Self, latchwork_sql::Error> {
-        let now = row.try_get(14).map_err(explain)?;
-        Ok(LastFence { now, loaded: now })
-    }
-
-    /// Of which this one is the next.
-    pub(super) fn before(next: i64) -> Self {
-        LastFence { now: Some(next - 1), loaded: Some(next - 1) }
-    }
-
     /// A fence higher than any before. Not below the wall clock either: a file that was put back
     /// from a copy, or made anew, goes on above what was seen.
     pub(super) fn next(&mut self, now: Now) -> Fence {
@@ -69,26 +122,27 @@ impl LastFence {
     }
 
     /// Writes it, if it has grown.
-    pub(super) fn save(&self, to: &mut Script, shard: i64) {
-        if self.now != self.loaded {
-            to.put(PUT_FENCE).bind(shard).bind(self.now);
+    pub(super) fn save(&self, to: &Connection, shard: i64) -> Result<(), Failure> {
+        if self.now == self.loaded {
+            return Ok(());
         }
+        run(to, PUT_FENCE, (shard, self.now))
     }
 }
 
 impl Record {
     /// The one key that all rows are of.
-    pub(super) fn of<'r>(
-        rows: impl IntoIterator<Item = &'r SqliteRow>,
-        now: Now,
-    ) -> Result<Self, latchwork_sql::Error> {
+    pub(super) fn of(lines: impl IntoIterator<Item = Line>) -> Self {
         let mut record = Record::default();
         let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
-        for row in rows {
-            match row.try_get::<i64, _>(0).map_err(explain)? {
-                HOLDER => record.add(row, now)?,
-                WAITER => queue.push((row.try_get(1).map_err(explain)?, party(row, now)?)),
-                _ => {}
+        for line in lines {
+            match line {
+                Line::Holder(held, last) => {
+                    record.rules.last_fence = record.rules.last_fence.max(Some(last));
+                    record.holders.push(held);
+                }
+                Line::Waiter(seq, party) => queue.push((seq, party)),
+                Line::Shard(..) => {}
             }
         }
         record.holders.sort_unstable_by_key(|held| held.fence);
@@ -96,62 +150,39 @@ impl Record {
         record.rules.holders.extend(record.holders.iter().cloned());
         record.waiters = queue.iter().map(|(seq, w)| (*seq, w.id, w.extra.client)).collect();
         record.rules.queue.extend(queue.into_iter().map(|(_, waiting)| waiting.into()));
-        Ok(record)
+        record
     }
 
-    /// Several keys, sorted; the rows of each are together in no order.
-    pub(super) fn many(
-        rows: Vec<SqliteRow>,
-        now: Now,
-    ) -> Result<Vec<(String, Rules<Asker>)>, latchwork_sql::Error> {
-        let mut keys: std::collections::BTreeMap<String, Vec<SqliteRow>> = Default::default();
-        for row in rows {
-            keys.entry(row.try_get(2).map_err(explain)?).or_default().push(row);
+    /// Several keys, sorted.
+    pub(super) fn many(lines: Vec<(String, Line)>) -> BTreeMap<String, Record> {
+        let mut keys: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+        for (key, line) in lines {
+            keys.entry(key).or_default().push(line);
         }
-        keys.into_iter()
-            .map(|(key, rows)| Record::of(&rows, now).map(|record| (key, record.rules)))
-            .collect()
-    }
-
-    fn add(&mut self, row: &SqliteRow, now: Now) -> Result<(), latchwork_sql::Error> {
-        let get = |at: usize| row.try_get::<i64, _>(at).map_err(explain);
-        let party = party(row, now)?;
-        let previous: Option<i64> = row.try_get(15).map_err(explain)?;
-        self.rules.last_fence = self.rules.last_fence.max(Some(fence_of(get(16)?)));
-        self.holders.push(Held {
-            // The same columns are its end and a waiter's.
-            expires: party.extra.alive,
-            party: party.into(),
-            fence: fence_of(get(14)?),
-            previous: previous.map(fence_of),
-            claimed: get(17)? != 0,
-        });
-        Ok(())
+        keys.into_iter().map(|(key, lines)| (key, Record::of(lines))).collect()
     }
 
     /// Removes what is gone.
-    pub(super) fn remove(&self, to: &mut Script, key: &str) {
+    pub(super) fn remove(&self, from: &Connection, key: &str) -> Result<(), Failure> {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
-                to.put(DELETE_HOLDER).bind(key).bind(blob(old.party.id));
+                run(from, DELETE_HOLDER, (key, blob(old.party.id)))?;
             }
         }
         for (seq, id, client) in &self.waiters {
             match self.rules.queue.iter().find(|w| w.id == *id) {
-                None => {
-                    to.put(DELETE_WAITER).bind(seq);
-                }
+                None => run(from, DELETE_WAITER, (seq,))?,
                 Some(kept) if kept.extra.client != *client => {
-                    let script = to.put(MOVE_WAITER).bind(kept.extra.client);
-                    script.bind(&*kept.extra.process).bind(seq);
+                    run(from, MOVE_WAITER, (kept.extra.client, &*kept.extra.process, seq))?;
                 }
                 Some(_) => {}
             }
         }
+        Ok(())
     }
 
     /// Writes what is new.
-    pub(super) fn put(&self, to: &mut Script, key: &str, now: Now) {
+    pub(super) fn put(&self, to: &Connection, key: &str, now: Now) -> Result<(), Failure> {
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;
@@ -159,14 +190,16 @@ impl Record {
             let old = self.holders.iter().find(|old| old.party.id == held.party.id);
             let retold = at == 0 && !told && self.holders.len() != self.rules.holders.len();
             if retold || !old.is_some_and(|old| same(old, held)) {
-                put_holder(to, key, held, last.unwrap_or(held.fence), now);
+                put_holder(to, key, held, last.unwrap_or(held.fence), now)
+                    .map_err(explain_direct)?;
             }
         }
         for waiting in &self.rules.queue {
             if !self.waiters.iter().any(|(_, id, _)| *id == waiting.id) {
-                put_waiter(to, key, waiting, now);
+                put_waiter(to, key, waiting, now).map_err(explain_direct)?;
             }
         }
+        Ok(())
     }
 }
 
@@ -178,62 +211,81 @@ fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
         && a.party.extra.client == b.party.extra.client
 }
 
-fn put_holder(to: &mut Script, key: &str, held: &Held<Asker>, last: Fence, now: Now) {
-    put_party(to.put(PUT_HOLDER), key, &held.party, held.expires, now)
-        .bind(number(held.fence))
-        .bind(held.previous.map(number))
-        .bind(number(last.max(held.fence)))
-        .bind(i64::from(held.claimed));
+fn put_holder(
+    to: &Connection,
+    key: &str,
+    held: &Held<Asker>,
+    last: Fence,
+    now: Now,
+) -> rusqlite::Result<()> {
+    let mut to = to.prepare_cached(PUT_HOLDER)?;
+    let next = bind_party(&mut to, key, &held.party, held.expires, now)?;
+    bind(
+        &mut to,
+        next,
+        params![
+            number(held.fence),
+            held.previous.map(number),
+            number(last.max(held.fence)),
+            held.claimed,
+        ],
+    )?;
+    to.raw_execute().map(|_| ())
 }
 
-/// Takes a key that nobody uses; gives a row with the fence if that was so.
-pub(super) fn take(to: &mut Script, key: &str, shard: i64, party: &Party<Asker>, now: Now) {
-    to.put(TAKE_FENCE).bind(shard).bind(now.wall).bind(key).bind(key);
-    let party = Party { since: now.moment, ..party.clone() };
-    let expires = now.moment.after(party.ttl);
-    put_party(to.put(TAKE_HOLDER), key, &party, expires, now).bind(shard);
+fn put_waiter(to: &Connection, key: &str, party: &Party<Asker>, now: Now) -> rusqlite::Result<()> {
+    let mut to = to.prepare_cached(PUT_WAITER)?;
+    bind_party(&mut to, key, party, party.extra.alive, now)?;
+    to.raw_execute().map(|_| ())
 }
 
-/// Gives back a key that nobody else uses; gives the row that was removed if that was so.
-pub(super) fn give(to: &mut Script, key: &str, id: Id) {
-    to.put(GIVE).bind(key).bind(blob(id)).bind(key).bind(key).bind(blob(id));
-}
-
-fn put_party<'s>(
-    to: &'s mut Script,
+/// Binds what holders and waiters have in common, and tells where to go on.
+fn bind_party(
+    to: &mut CachedStatement<'_>,
     key: &str,
     party: &Party<Asker>,
     until: Moment,
     now: Now,
-) -> &'s mut Script {
+) -> rusqlite::Result<usize> {
     let until = now.stamp(until);
-    to.bind(key)
-        .bind(blob(party.id))
-        .bind(word(party.mode))
-        .bind(party.owner.as_ref().map(Owner::as_str))
-        .bind(party.note.as_deref())
-        .bind(&*party.extra.process)
-        .bind(party.extra.client)
-        .bind(micros(party.ttl))
-        .bind(now.stamp(party.since).at)
-        .bind(until.boot)
-        .bind(until.at)
-        .bind(until.ns)
+    bind(
+        to,
+        1,
+        params![
+            key,
+            blob(party.id),
+            word(party.mode),
+            party.owner.as_ref().map(Owner::as_str),
+            party.note.as_deref(),
+            &*party.extra.process,
+            party.extra.client,
+            micros(party.ttl),
+            now.stamp(party.since).at,
+            until.boot,
+            until.at,
+            until.ns,
+        ],
+    )
 }
 
-fn put_waiter(to: &mut Script, key: &str, party: &Party<Asker>, now: Now) {
-    put_party(to.put(PUT_WAITER), key, party, party.extra.alive, now);
+fn bind(
+    to: &mut CachedStatement<'_>,
+    first: usize,
+    values: &[&dyn ToSql],
+) -> rusqlite::Result<usize> {
+    for (at, value) in values.iter().enumerate() {
+        to.raw_bind_parameter(first + at, value)?;
+    }
+    Ok(first + values.len())
 }
 
-fn party(row: &SqliteRow, now: Now) -> Result<Party<Asker>, latchwork_sql::Error> {
-    let get = |at: usize| row.try_get::<i64, _>(at).map_err(explain);
-    let text = |at: usize| row.try_get::<Option<&str>, _>(at).map_err(explain);
-    let key = text(2)?.unwrap_or_default();
-    let id: [u8; 16] = row
-        .try_get::<&[u8], _>(3)
-        .map_err(explain)?
-        .try_into()
-        .map_err(|_| damaged(key, "its id is not of 16 bytes"))?;
+fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
+    let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
+    let text = |at: usize| {
+        let value = row.get_ref(at).map_err(explain_direct)?;
+        value.as_str_or_null().map_err(|e| damaged(key, e))
+    };
+    let id: [u8; 16] = row.get(3).map_err(|_| damaged(key, "its id is not of 16 bytes"))?;
     let mode = match text(4)? {
         Some("exclusive") => Mode::Exclusive,
         Some("shared") => Mode::Shared,
@@ -263,8 +315,8 @@ fn word(mode: Mode) -> &'static str {
     }
 }
 
-fn blob(id: Id) -> Vec<u8> {
-    id.to_be_bytes().to_vec()
+fn blob(id: Id) -> [u8; 16] {
+    id.to_be_bytes()
 }
 
 pub(super) fn number(fence: Fence) -> i64 {

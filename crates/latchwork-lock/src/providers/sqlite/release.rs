@@ -6,7 +6,7 @@ use latchwork_sql::Fault;
 
 use super::boot::Here;
 use super::record::Asker;
-use super::store::{Edit, Job, Short};
+use super::store::{Edit, Job};
 use super::watch::Seat;
 use crate::Key;
 use crate::rules::{Id, Rules};
@@ -24,14 +24,13 @@ pub(super) fn release(rules: &mut Rules<Asker>, id: Id) -> bool {
 pub(super) struct Later {
     key: Key,
     id: Id,
-    short: Short,
     /// How often it is tried while the database refuses; then the ttl ends the lease.
     tries: u32,
 }
 
 impl Later {
     pub(super) fn new(key: Key, id: Id) -> Self {
-        Later { key, id, short: Short::Give(id), tries: 4 }
+        Later { key, id, tries: 4 }
     }
 }
 
@@ -46,10 +45,6 @@ impl Job for Later {
 
     fn seat(&self) -> Option<&Arc<Seat>> {
         None
-    }
-
-    fn short(&self) -> Option<&Short> {
-        Some(&self.short)
     }
 
     fn change(&mut self, rules: &mut Rules<Asker>, _: &mut Edit<'_>) {
@@ -83,10 +78,6 @@ impl Job for Tidy {
     }
 
     fn seat(&self) -> Option<&Arc<Seat>> {
-        None
-    }
-
-    fn short(&self) -> Option<&Short> {
         None
     }
 

@@ -67,10 +67,9 @@ CREATE TABLE IF NOT EXISTS latchwork_fence_gate (
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
-/// The kinds of rows that a load gives.
+/// The kinds of rows that a load gives; the third is the last fence of a shard.
 pub(super) const HOLDER: i64 = 0;
 pub(super) const WAITER: i64 = 1;
-pub(super) const FENCE: i64 = 2;
 
 /// The last fences of some shards, as rows like those below.
 macro_rules! fences {
@@ -105,14 +104,14 @@ macro_rules! load {
     };
 }
 
-/// One key, with the last fence of its shard. Values: key, key, shard.
-pub(super) const LOAD: &str = load!("key = ?", "key = ?", fences!("= ?"));
+/// One key (1), with the last fence of its shard (2).
+pub(super) const LOAD: &str = load!("key = ?1", "key = ?1", fences!("= ?2"));
 
-/// Several keys, with the last fences of their shards. Values: keys, keys, shards, each as JSON.
+/// Several keys (1), with the last fences of their shards (2), both as JSON.
 pub(super) const LOAD_ALL: &str = load!(
-    "key IN (SELECT value FROM json_each(?))",
-    "key IN (SELECT value FROM json_each(?))",
-    fences!("IN (SELECT value FROM json_each(?))")
+    "key IN (SELECT value FROM json_each(?1))",
+    "key IN (SELECT value FROM json_each(?1))",
+    fences!("IN (SELECT value FROM json_each(?2))")
 );
 
 /// One key, for reading.
@@ -153,28 +152,6 @@ pub(super) const PUT_HOLDER: &str = "\
     ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-/// The next fence of a shard, if nobody uses a key. Values: shard, the least, key, key.
-pub(super) const TAKE_FENCE: &str = "\
-    INSERT INTO latchwork_lock_fence (shard, fence) SELECT ?, ? \
-    WHERE NOT EXISTS (SELECT 1 FROM latchwork_lock_holder WHERE key = ?) \
-    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
-    ON CONFLICT (shard) DO UPDATE SET fence = max(fence + 1, excluded.fence)";
-
-/// The holder that has it then, and nobody if the statement before did nothing.
-pub(super) const TAKE_HOLDER: &str = "\
-    INSERT INTO latchwork_lock_holder (key, id, mode, owner, note, process, client, \
-    ttl_us, since_at, boot, expires_at, expires_ns, fence, previous_fence, last_fence, claimed) \
-    SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, f.fence, NULL, f.fence, 1 \
-    FROM latchwork_lock_fence f WHERE f.shard = ? AND changes() > 0 RETURNING fence";
-
-/// Removes a holder if nobody else uses its key, and tells what it was. Values: key, id, key, key, id.
-pub(super) const GIVE: &str = "\
-    DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ? \
-    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_waiter WHERE key = ?) \
-    AND NOT EXISTS (SELECT 1 FROM latchwork_lock_holder o WHERE o.key = ? AND o.id <> ?) \
-    RETURNING 0, 0, key, id, mode, owner, note, process, client, ttl_us, since_at, boot, \
-    expires_at, expires_ns, fence, previous_fence, last_fence, claimed";
-
 pub(super) const DELETE_HOLDER: &str = "DELETE FROM latchwork_lock_holder WHERE key = ? AND id = ?";
 
 pub(super) const PUT_WAITER: &str = "\
@@ -190,9 +167,6 @@ pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE 
 /// All waiters of a client (1) are alive until then.
 pub(super) const HEARTBEAT: &str = "\
     UPDATE latchwork_lock_waiter SET boot = ?2, alive_at = ?3, alive_ns = ?4 WHERE client = ?1";
-
-/// How long SQLite itself waits for another writer; see [`watcher`](super::watcher).
-pub(super) const SHORT_TIMEOUT: &str = "PRAGMA busy_timeout = 10";
 
 /// Changes when another connection has written.
 pub(super) const DATA_VERSION: &str = "PRAGMA data_version";

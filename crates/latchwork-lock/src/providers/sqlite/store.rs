@@ -5,20 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt::Display;
 use std::sync::Arc;
 
-use latchwork_sql::sqlite::{Sqlite, explain};
-use sqlx::sqlite::SqliteRow;
-use sqlx::{Row, SqliteConnection};
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::boot::{Here, Now};
 use super::error;
 use super::name::shard;
-use super::record::{self, Asker, LastFence, Record};
-use super::schema::{FENCE, LOAD, LOAD_ALL, PAGE, PEEK};
-use super::scripts::Script;
+use super::record::{Asker, LastFence, Line, Record, lines};
+use super::schema::{LOAD, LOAD_ALL, PAGE, PEEK};
 use super::watch::Seat;
 use super::watcher::Failure;
-use crate::rules::{Id, Party, Reporter, Rules};
+use crate::rules::{Id, Reporter, Rules};
 use crate::{Fence, Grant, Key, Moment, Page, PageRequest, Result};
 
 /// What a change may use: the time, read inside the transaction, and fences.
@@ -41,8 +38,6 @@ pub(super) trait Job: Send {
     fn is_wanted(&self) -> bool;
     /// Where to call whoever asks, should it have to queue.
     fn seat(&self) -> Option<&Arc<Seat>>;
-    /// What it comes down to if nobody else uses the key.
-    fn short(&self) -> Option<&Short>;
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>);
     /// Called after the change that was made last, with how the key stands.
     fn settled(&mut self, rules: &Rules<Asker>, here: &Here);
@@ -50,14 +45,6 @@ pub(super) trait Job: Send {
     fn tries_again(&mut self, error: &Failure) -> bool;
     /// Tells the answer.
     fn finish(self: Box<Self>, failed: Option<&Failure>);
-}
-
-/// What most changes come down to.
-pub(super) enum Short {
-    /// Takes the key.
-    Take(Party<Asker>),
-    /// Gives it back.
-    Give(Id),
 }
 
 /// The usual job: a closure, and where its answer goes.
@@ -78,7 +65,6 @@ pub(super) struct Terms {
     /// Also when nobody waits for the answer any more.
     pub(super) needed: bool,
     pub(super) seat: Option<Arc<Seat>>,
-    pub(super) short: Option<Short>,
 }
 
 impl<T, F> Job for Task<T, F>
@@ -96,10 +82,6 @@ where
 
     fn seat(&self) -> Option<&Arc<Seat>> {
         self.terms.seat.as_ref()
-    }
-
-    fn short(&self) -> Option<&Short> {
-        self.terms.short.as_ref()
     }
 
     fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) {
@@ -144,8 +126,8 @@ impl View {
     }
 }
 
-/// The keys of one transaction: as they were read, and as the changes leave them. So all changes
-/// together cost two ways to the connection: one to read, one to write and commit.
+/// The keys of one transaction: as they were read, and as the changes leave them. So many changes
+/// of a key are read once and written once.
 pub(super) struct Sheet {
     now: Now,
     keys: BTreeMap<String, Record>,
@@ -155,73 +137,38 @@ pub(super) struct Sheet {
     pub(super) handed: Vec<(Key, Id, Grant)>,
 }
 
-impl Short {
-    /// Adds what does it where nobody else uses the key. It gives one row then, and else none.
-    pub(super) fn put(&self, script: &mut Script, key: &str, now: Now) {
-        match self {
-            Short::Take(party) => record::take(script, key, shard(key), party, now),
-            Short::Give(id) => record::give(script, key, *id),
-        }
-    }
-
-    /// The key as it was before that, so that the rules can say what became of it.
-    pub(super) fn before(&self, key: &str, row: &SqliteRow, now: Now) -> Result<Sheet, Failure> {
-        let mut sheet = Sheet::new(now, HashSet::new());
-        match self {
-            Short::Take(_) => {
-                let last = LastFence::before(row.try_get(0).map_err(explain)?);
-                sheet.shards.insert(shard(key), last);
-            }
-            Short::Give(_) => {
-                sheet.keys.insert(key.to_owned(), Record::of([row], now)?);
-            }
-        }
-        Ok(sheet)
-    }
-}
-
 impl Sheet {
-    fn new(now: Now, seated: HashSet<Id>) -> Self {
-        let (keys, shards) = (BTreeMap::new(), BTreeMap::new());
-        Sheet { now, keys, shards, seated, handed: Vec::new() }
-    }
-
-    /// Reads the keys of all changes; before that the script does what it has to do.
-    pub(super) async fn load(
-        connection: &mut SqliteConnection,
-        script: &mut Script,
+    /// Reads the keys of all changes, inside their transaction.
+    pub(super) fn load(
+        on: &Connection,
         here: &Here,
         batch: &[Box<dyn Job>],
         seated: HashSet<Id>,
     ) -> Result<Self, Failure> {
-        let names: BTreeSet<&str> = batch.iter().map(|job| job.key().as_str()).collect();
-        let rows = match batch {
+        let now = here.now();
+        let lines = match batch {
             [job] => {
                 let key = job.key().as_str();
-                script.put(LOAD).bind(key).bind(key).bind(shard(key));
-                script.run(connection).await
+                lines(on, LOAD, (key, shard(key)), now)?
             }
             _ => {
+                let names: BTreeSet<&str> = batch.iter().map(|job| job.key().as_str()).collect();
                 let shards: BTreeSet<i64> = names.iter().map(|key| shard(key)).collect();
-                let (keys, shards) = (json(names.iter().map(quoted)), json(shards));
-                script.put(LOAD_ALL).bind(&*keys).bind(&*keys).bind(&*shards);
-                script.run(connection).await
+                lines(on, LOAD_ALL, (json(names.iter().map(quoted)), json(shards)), now)?
             }
         };
-        let (rows, now) = (rows.map_err(explain)?, here.now());
-        let mut sheet = Sheet::new(now, seated);
-        let mut of: BTreeMap<&str, Vec<&SqliteRow>> = BTreeMap::new();
-        for row in &rows {
-            if row.try_get::<i64, _>(0).map_err(explain)? == FENCE {
-                sheet.shards.insert(row.try_get(1).map_err(explain)?, LastFence::of(row)?);
-            } else {
-                of.entry(row.try_get(2).map_err(explain)?).or_default().push(row);
+        let mut shards = BTreeMap::new();
+        let mut of_keys = Vec::with_capacity(lines.len());
+        for (key, line) in lines {
+            match line {
+                Line::Shard(shard, last) => {
+                    shards.insert(shard, last);
+                }
+                line => of_keys.push((key, line)),
             }
         }
-        for (key, rows) in of {
-            sheet.keys.insert(key.to_owned(), Record::of(rows, now)?);
-        }
-        Ok(sheet)
+        let keys = Record::many(of_keys);
+        Ok(Sheet { now, keys, shards, seated, handed: Vec::new() })
     }
 
     /// Makes one change, then lets in whoever can be.
@@ -248,18 +195,16 @@ impl Sheet {
         View::of(rules, here)
     }
 
-    /// Writes what differs. Kind by kind, so that there are few different scripts, and the driver
-    /// finds nearly all of them among those that it remembers.
-    pub(super) fn save(&self, script: &mut Script) {
-        for (key, record) in &self.keys {
-            record.remove(script, key);
-        }
+    /// Writes what differs.
+    pub(super) fn save(&self, to: &Connection) -> Result<(), Failure> {
         for (shard, last) in &self.shards {
-            last.save(script, *shard);
+            last.save(to, *shard)?;
         }
         for (key, record) in &self.keys {
-            record.put(script, key, self.now);
+            record.remove(to, key)?;
+            record.put(to, key, self.now)?;
         }
+        Ok(())
     }
 }
 
@@ -275,14 +220,14 @@ fn quoted(key: &&str) -> String {
 }
 
 /// The rules of a key without a change, and whether one is due.
-pub(super) async fn peek(
-    readers: &sqlx::SqlitePool,
+pub(super) fn peek(
+    on: &Connection,
     here: &Here,
     key: &Key,
 ) -> Result<(Rules<Asker>, bool), Failure> {
-    let rows = sqlx::query(PEEK).bind(key.as_str()).fetch_all(readers).await.map_err(explain)?;
     let now = here.now();
-    let mut rules = Record::of(&rows, now)?.rules;
+    let lines = lines(on, PEEK, (key.as_str(),), now)?;
+    let mut rules = Record::of(lines.into_iter().map(|(_, line)| line)).rules;
     let due = prune(&mut rules, now);
     Ok((rules, due))
 }
@@ -295,25 +240,23 @@ pub(super) fn prune(rules: &mut Rules<Asker>, now: Now) -> bool {
 }
 
 /// One page, and keys of which nothing is left but rows.
-pub(super) async fn list(
-    sqlite: Sqlite,
-    here: Arc<Here>,
-    prefix: String,
-    page: PageRequest,
+pub(super) fn list(
+    on: &Connection,
+    here: &Here,
+    prefix: &str,
+    page: &PageRequest,
 ) -> Result<(Page, Vec<Key>), Failure> {
     const STEP: i64 = 256;
     let mut after = page.after.clone().unwrap_or_default();
     let (mut found, mut over) = (Vec::new(), Vec::new());
     loop {
-        let query = sqlx::query(PAGE).bind(&*prefix).bind(&*after).bind(STEP);
-        let rows = query.fetch_all(sqlite.readers()).await.map_err(explain)?;
         let (now, report) = (here.now(), Reporter::new(&*here.clock));
-        let keys = Record::many(rows, now)?;
+        let keys = Record::many(lines(on, PAGE, (prefix, &*after, STEP), now)?);
         let more = keys.len() as i64 == STEP;
-        for (key, mut rules) in keys {
+        for (key, Record { mut rules, .. }) in keys {
             after.clone_from(&key);
-            if !key.starts_with(&prefix) {
-                return Ok((Page::cut(found, &page), over));
+            if !key.starts_with(prefix) {
+                return Ok((Page::cut(found, page), over));
             }
             prune(&mut rules, now);
             if !rules.is_empty() {
@@ -323,7 +266,7 @@ pub(super) async fn list(
             }
         }
         if !more || found.len() > page.limit {
-            return Ok((Page::cut(found, &page), over));
+            return Ok((Page::cut(found, page), over));
         }
     }
 }

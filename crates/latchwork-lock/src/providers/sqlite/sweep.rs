@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rusqlite::Connection;
+
 use super::release::Tidy;
 use super::schema::OVER;
 use super::store::Job;
@@ -13,25 +15,27 @@ const SWEEP: usize = 256;
 const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 
 impl Watcher {
-    pub(super) async fn sweep_if_due(&mut self) {
+    pub(super) fn sweep_if_due(&mut self) {
         if self.made >= SWEEP && self.here.clock.now() >= self.swept.after(SWEEP_PAUSE) {
-            self.sweep().await;
+            self.sweep();
         }
     }
 
     /// Removes what the killed have left.
-    pub(super) async fn sweep(&mut self) {
+    pub(super) fn sweep(&mut self) {
         (self.made, self.swept) = (0, self.here.clock.now());
         let over = self.here.now().wall;
-        let Ok(connection) = self.connection().await else { return };
-        let keys: Result<Vec<String>, _> =
-            sqlx::query_scalar(OVER).bind(over).fetch_all(connection).await;
-        let keys = keys.unwrap_or_default().into_iter().flat_map(Key::try_from).collect();
-        self.tidy(keys).await;
+        let Ok(connection) = self.connection() else { return };
+        let keys = names(connection, over).unwrap_or_default();
+        self.tidy(keys.into_iter().flat_map(Key::try_from).collect());
     }
 
-    pub(super) async fn tidy(&mut self, keys: Vec<Key>) {
+    pub(super) fn tidy(&mut self, keys: Vec<Key>) {
         let jobs = keys.into_iter().map(|key| Box::new(Tidy(key)) as Box<dyn Job>);
-        self.change(jobs.collect()).await;
+        self.change(jobs.collect());
     }
+}
+
+fn names(on: &Connection, over: i64) -> rusqlite::Result<Vec<String>> {
+    on.prepare_cached(OVER)?.query_map((over,), |row| row.get(0))?.collect()
 }

@@ -9,7 +9,7 @@ use super::name;
 use super::provider::SqliteLockProvider;
 use super::record::Asker;
 use super::release::Later;
-use super::store::{Edit, Short, Terms};
+use super::store::{Edit, Terms};
 use super::watch::{ALIVE, Seat};
 use super::watcher::Order;
 use crate::handed::Found;
@@ -58,11 +58,7 @@ pub(super) async fn acquire(
             wait,
             queued_before: has_waited,
         };
-        let terms = Terms {
-            needed: false,
-            seat: wait.then(|| seat.clone()),
-            short: (!has_waited).then(|| Short::Take(question.party.clone())),
-        };
+        let terms = Terms { needed: false, seat: wait.then(|| seat.clone()) };
         let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| question.ask(rules, edit);
         let during = "asking for a lease";
         match provider.edit_with(during, &request.key, terms, Answer::look, change).await {

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::sqlite::{BUSY_TIMEOUT, explain, is_busy};
+use latchwork_sql::sqlite::{BUSY_TIMEOUT, is_busy};
 use tokio::sync::Notify;
 
-use super::record::Record;
+use super::record::{Record, lines, run};
 use super::release::Later;
 use super::schema::{HEARTBEAT, WAITED};
 use super::store::{View, prune};
@@ -63,11 +63,6 @@ impl Desk {
             .or_insert_with(|| Waited { seats: Vec::new(), due: Moment::NEVER });
         waited.seats.retain(|seated| seated.id != seat.id);
         waited.seats.push(seat.clone());
-    }
-
-    /// Whether anybody waits here for a key.
-    pub(super) fn waits_for(&self, key: &Key) -> bool {
-        self.keys.contains_key(key)
     }
 
     /// Who waits here.
@@ -128,13 +123,13 @@ impl Desk {
 
 impl Watcher {
     /// What is done for those who wait here, and what failed before.
-    pub(super) async fn tick(&mut self) {
+    pub(super) fn tick(&mut self) {
         self.ticked = self.here.clock.now();
         if !self.later.is_empty() && self.ticked >= self.failed.after(PAUSE) {
-            self.retry().await;
+            self.retry();
         }
         for (key, seat) in self.desk.unclaimed(self.ticked) {
-            self.change(vec![Box::new(Later::new(key, seat.id))]).await;
+            self.change(vec![Box::new(Later::new(key, seat.id))]);
             seat.handed.gone_back();
             seat.bell.notify_one();
         }
@@ -142,50 +137,46 @@ impl Watcher {
             return;
         }
         let beats = self.ticked >= self.beat.after(BEAT);
-        if let Err(failure) = self.look(beats).await {
+        if let Err(failure) = self.look(beats) {
             if is_busy(&failure) && self.ticked < self.beat.after(BUSY_TIMEOUT) {
                 return; // the next tick is soon
             }
             // They ask, and are told what is wrong.
             tracing::debug!(%failure, "waiters could not be looked after");
-            self.undo(failure).await;
+            self.undo(failure);
             self.desk.call_all();
             return;
         }
         let due = self.desk.due(self.here.clock.now());
-        self.tidy(due).await;
+        self.tidy(due);
     }
 
     /// Whether another process changed something for our waiters.
-    async fn look(&mut self, beats: bool) -> Result<(), Failure> {
+    fn look(&mut self, beats: bool) -> Result<(), Failure> {
         let here = self.here.clone();
-        let connection = self.connection().await?;
-        let version = version(connection).await?;
+        let connection = self.connection()?;
+        let version = version(connection)?;
         if beats {
             let until = here.now();
             let until = until.stamp(until.moment.after(ALIVE));
-            let query = sqlx::query(HEARTBEAT).bind(here.client).bind(until.boot);
-            let query = query.bind(until.at).bind(until.ns);
-            query.execute(&mut *connection).await.map_err(explain)?;
+            run(connection, HEARTBEAT, (here.client, until.boot, until.at, until.ns))?;
             self.beat = here.clock.now();
         }
         let changed = version != std::mem::replace(&mut self.version, version);
         if changed || beats {
-            self.read().await?;
+            self.read()?;
         }
         Ok(())
     }
 
     /// Calls those who are no longer in the file's queues: it is their turn, or this process was
     /// stopped for longer than it was believed.
-    async fn read(&mut self) -> Result<(), Failure> {
+    fn read(&mut self) -> Result<(), Failure> {
         let here = self.here.clone();
-        let connection = self.connection().await?;
-        let query = sqlx::query(WAITED).bind(here.client);
-        let rows = query.fetch_all(&mut *connection).await.map_err(explain)?;
         let now = here.now();
+        let lines = lines(self.connection()?, WAITED, (here.client,), now)?;
         let mut unseen = self.desk.keys();
-        for (name, mut rules) in Record::many(rows, now)? {
+        for (name, Record { mut rules, .. }) in Record::many(lines) {
             let Some(key) = Key::try_from(name).ok().and_then(|key| unseen.take(&key)) else {
                 continue;
             };

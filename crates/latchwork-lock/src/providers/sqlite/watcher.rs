@@ -1,5 +1,9 @@
 //! The one thread behind a provider: all writes go through it, in the order in which they were
-//! asked for, so that no dropped future leaves one half done and a drop needs no runtime (L21).
+//! asked for, so that no dropped future leaves one half done and neither a drop nor a runtime that
+//! ends does (L21).
+//!
+//! It runs SQLite itself: the driver would do so on one more thread, and to wake a thread and be
+//! woken by it costs more than a change that need not be synced.
 //!
 //! What was asked for while a transaction was under way shares the next one. While somebody
 //! waits here, the thread also looks for other processes' changes, for leases that ran out, and
@@ -10,18 +14,18 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::thread;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use latchwork_sql::Fault;
-use latchwork_sql::sqlite::{BEGIN, BUSY_TIMEOUT, Sqlite, explain, is_busy};
-use sqlx::{Connection, SqliteConnection};
-use tokio::sync::mpsc::UnboundedReceiver;
+use latchwork_sql::sqlite::{BEGIN, BUSY_TIMEOUT, Direct, Sqlite, explain_direct, is_busy};
+use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
-use super::schema::{COMMIT, DATA_VERSION, ROLLBACK, SHORT_TIMEOUT};
-use super::scripts::Script;
+use super::record::run;
+use super::schema::{COMMIT, DATA_VERSION, ROLLBACK};
 use super::store::{Job, Sheet, View};
 use super::watch::Desk;
 use crate::rules::Id;
@@ -33,23 +37,33 @@ pub(super) const TICK: Duration = Duration::from_millis(25);
 const BATCH: usize = 64;
 /// The pause before a failed release is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
+/// How long SQLite itself waits for another writer.
+const SHORT_TIMEOUT: Duration = Duration::from_millis(10);
+/// How long the thread stays awake when one has asked alone, who may well ask again at once: about
+/// as long as it takes to fall asleep and be woken. Where several ask, sleep gathers them.
+const AWAKE: Duration = Duration::from_micros(50);
+/// More than there are different statements.
+const STATEMENTS: usize = 32;
 
 pub(super) type Failure = latchwork_sql::Error;
+/// What reads, or is told why it cannot.
+type Look = Box<dyn FnOnce(Result<&Connection, Failure>, &Here) + Send>;
 
 /// What the thread is asked for.
 pub(super) enum Order {
     Change(Box<dyn Job>),
-    Read(Box<dyn FnOnce(Sqlite, Arc<Here>) -> BoxFuture<'static, ()> + Send>),
+    Read(Look),
     /// Told when everything before was tried.
     Tell(oneshot::Sender<()>),
 }
 
 pub(super) struct Watcher {
     pub(super) sqlite: Sqlite,
+    pub(super) direct: Direct,
     pub(super) here: Arc<Here>,
-    pub(super) orders: UnboundedReceiver<Order>,
+    pub(super) orders: Receiver<Order>,
     /// None after a failure, until it is needed again.
-    pub(super) connection: Option<SqliteConnection>,
+    pub(super) connection: Option<Connection>,
     pub(super) desk: Desk,
     /// Releases to be tried again, and since when.
     pub(super) later: VecDeque<Box<dyn Job>>,
@@ -74,79 +88,88 @@ struct Done {
 
 impl Watcher {
     /// Until nobody can ask any more.
-    pub(super) async fn run(mut self) {
-        self.sweep().await;
+    pub(super) fn run(mut self) {
+        self.sweep();
         let mut orders = Vec::new();
+        let mut alone = false;
         loop {
-            let pause = match (self.desk.is_empty(), self.later.is_empty()) {
-                (false, _) => Some(TICK),
-                (true, false) => Some(PAUSE),
-                (true, true) => None,
-            };
-            let got = match pause {
-                None => self.orders.recv_many(&mut orders, BATCH).await,
-                Some(pause) => {
-                    let next = self.orders.recv_many(&mut orders, BATCH);
-                    match tokio::time::timeout(pause, next).await {
-                        Ok(got) => got,
-                        Err(_) => {
-                            self.tick().await;
-                            continue;
-                        }
-                    }
+            let soon = if alone { self.soon() } else { None };
+            match soon.map_or_else(|| self.next(), Ok) {
+                Ok(order) => orders.push(order),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.tick();
+                    continue;
                 }
-            };
-            if got == 0 {
-                break;
+                Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.take(&mut orders).await;
+            orders.extend(self.orders.try_iter().take(BATCH - 1));
+            alone = orders.len() == 1;
+            self.take(&mut orders);
             // Orders may come without a pause for as long as they like.
             if self.here.clock.now() >= self.ticked.after(TICK) {
-                self.tick().await;
+                self.tick();
             }
         }
-        self.retry().await;
-        if let Some(connection) = self.connection.take() {
-            let _ = connection.close().await;
-        }
-        self.sqlite.close().await;
+        self.retry();
     }
 
-    async fn take(&mut self, orders: &mut Vec<Order>) {
+    /// The next order, if it comes at once.
+    fn soon(&self) -> Option<Order> {
+        let until = self.here.clock.now().after(AWAKE);
+        loop {
+            match self.orders.try_recv() {
+                Ok(order) => return Some(order),
+                Err(TryRecvError::Empty) if self.here.clock.now() < until => thread::yield_now(),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The next order, or that it is time for a tick.
+    fn next(&self) -> Result<Order, RecvTimeoutError> {
+        match (self.desk.is_empty(), self.later.is_empty()) {
+            (false, _) => self.orders.recv_timeout(TICK),
+            (true, false) => self.orders.recv_timeout(PAUSE),
+            (true, true) => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn take(&mut self, orders: &mut Vec<Order>) {
         let mut batch: Vec<Box<dyn Job>> = Vec::new();
         for order in orders.drain(..) {
             match order {
                 Order::Change(job) => batch.push(job),
                 Order::Read(read) => {
                     // A read sees what was asked for before it.
-                    self.change(std::mem::take(&mut batch)).await;
-                    tokio::spawn(read(self.sqlite.clone(), self.here.clone()));
+                    self.change(std::mem::take(&mut batch));
+                    let here = self.here.clone();
+                    read(self.connection(), &here);
                 }
                 Order::Tell(tell) => {
-                    self.change(std::mem::take(&mut batch)).await;
+                    self.change(std::mem::take(&mut batch));
                     let _ = tell.send(());
                 }
             }
         }
-        self.change(batch).await;
-        self.sweep_if_due().await;
+        self.change(batch);
+        self.sweep_if_due();
     }
 
     /// Makes changes in one transaction; if one of them is at fault, each in its own.
-    pub(super) async fn change(&mut self, mut batch: Vec<Box<dyn Job>>) {
+    pub(super) fn change(&mut self, mut batch: Vec<Box<dyn Job>>) {
         batch.retain(|job| job.is_wanted());
         if batch.is_empty() {
             return;
         }
         self.made += batch.len();
-        match self.patiently(&mut batch).await {
+        match self.patiently(&mut batch) {
             Ok(done) => self.done(batch, done),
             // What may pass concerns all of them.
             Err(failure) if failure.fault == Fault::Permanent && batch.len() > 1 => {
                 tracing::debug!(%failure, "changes are made one by one");
                 for job in batch {
                     let mut alone = vec![job];
-                    match self.patiently(&mut alone).await {
+                    match self.patiently(&mut alone) {
                         Ok(done) => self.done(alone, done),
                         Err(failure) => self.failed(alone, &failure),
                     }
@@ -192,101 +215,70 @@ impl Watcher {
     }
 
     /// A transaction, as soon as other processes let us.
-    async fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
+    fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
         let patience = self.here.clock.now().after(BUSY_TIMEOUT);
         loop {
-            match self.transaction(batch).await {
+            match self.transaction(batch) {
                 Err(failure) if is_busy(&failure) && self.here.clock.now() < patience => {
-                    tokio::time::sleep(Duration::from_micros(rand::random_range(200..2_000))).await;
+                    thread::sleep(Duration::from_micros(rand::random_range(200..2_000)));
                 }
                 done => return done,
             }
         }
     }
 
-    async fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
-        if let [job] = batch
-            && !self.desk.waits_for(job.key())
-            && let Some(done) = self.shortly(&mut **job).await?
-        {
-            return Ok(done);
+    fn transaction(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
+        match self.attempt(batch) {
+            Ok(done) => Ok(done),
+            Err(failure) => Err(self.undo(failure)),
         }
+    }
+
+    fn attempt(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
         let here = self.here.clone();
         let mut seated = self.desk.seated();
         seated.extend(batch.iter().filter_map(|job| job.seat()).map(|seat| seat.id));
-        let connection = self.connection().await?;
-        let mut script = Script::default();
-        script.put(BEGIN);
-        let mut sheet = match Sheet::load(connection, &mut script, &here, batch, seated).await {
-            Ok(sheet) => sheet,
-            Err(failure) => return Err(self.undo(failure).await),
-        };
+        let connection = self.connection()?;
+        run(connection, BEGIN, ())?;
+        let mut sheet = Sheet::load(connection, &here, batch, seated)?;
         let views = batch.iter_mut().map(|job| sheet.edit(&here, &mut **job)).collect();
-        sheet.save(&mut script);
-        let done = script.put(COMMIT).run(connection).await;
-        match done.map_err(explain).and_then(|_| self.sqlite.still_there()) {
-            Ok(()) => Ok(Done { views, handed: sheet.handed }),
-            Err(failure) => Err(self.undo(failure).await),
-        }
-    }
-
-    /// One change that comes alone, in one way to the connection if nobody else uses its key; else
-    /// nothing was done.
-    async fn shortly(&mut self, job: &mut dyn Job) -> Result<Option<Done>, Failure> {
-        let here = self.here.clone();
-        let now = here.now();
-        let connection = self.connection().await?;
-        let mut script = Script::default();
-        script.put(BEGIN);
-        let Some(short) = job.short() else { return Ok(None) };
-        short.put(&mut script, job.key().as_str(), now);
-        let done = script.put(COMMIT).run(connection).await.map_err(explain);
-        let rows = match done.and_then(|rows| self.sqlite.still_there().map(|()| rows)) {
-            Ok(rows) => rows,
-            Err(failure) => return Err(self.undo(failure).await),
-        };
-        let [row] = &*rows else { return Ok(None) };
-        let mut sheet = short.before(job.key().as_str(), row, now)?;
-        let views = vec![sheet.edit(&here, job)];
-        Ok(Some(Done { views, handed: Vec::new() }))
+        sheet.save(connection)?;
+        run(connection, COMMIT, ())?;
+        self.sqlite.still_there()?;
+        Ok(Done { views, handed: sheet.handed })
     }
 
     /// Rolls back what may have begun. A connection of which that is not sure is not used again.
-    pub(super) async fn undo(&mut self, failure: Failure) -> Failure {
-        if let Some(mut connection) = self.connection.take() {
-            let undone = sqlx::query(ROLLBACK).execute(&mut connection).await;
-            let nothing_began = |e: &sqlx::Error| {
-                e.as_database_error().is_some_and(|e| e.message().contains("no transaction"))
-            };
-            if undone.as_ref().err().is_none_or(nothing_began) {
-                self.connection = Some(connection);
-            }
-        }
+    pub(super) fn undo(&mut self, failure: Failure) -> Failure {
+        self.connection =
+            self.connection.take().filter(|it| it.is_autocommit() || run(it, ROLLBACK, ()).is_ok());
         failure
     }
 
-    pub(super) async fn connection(&mut self) -> Result<&mut SqliteConnection, Failure> {
+    pub(super) fn connection(&mut self) -> Result<&Connection, Failure> {
         let connection = match self.connection.take() {
             Some(connection) => connection,
-            None => connect(&self.sqlite).await?,
+            None => connect(&self.direct)?,
         };
         Ok(self.connection.insert(connection))
     }
 
     /// Releases that failed for a while.
-    pub(super) async fn retry(&mut self) {
+    pub(super) fn retry(&mut self) {
         let again: Vec<_> = self.later.drain(..).collect();
-        self.change(again).await;
+        self.change(again);
     }
 }
 
 /// The connection that writes.
-pub(super) async fn connect(sqlite: &Sqlite) -> Result<SqliteConnection, Failure> {
-    let mut connection = sqlite.connect().await?;
-    sqlx::query(SHORT_TIMEOUT).execute(&mut connection).await.map_err(explain)?;
+pub(super) fn connect(direct: &Direct) -> Result<Connection, Failure> {
+    let connection = direct.connect()?;
+    connection.busy_timeout(SHORT_TIMEOUT).map_err(explain_direct)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
     Ok(connection)
 }
 
-pub(super) async fn version(connection: &mut SqliteConnection) -> Result<i64, Failure> {
-    sqlx::query_scalar(DATA_VERSION).fetch_one(connection).await.map_err(explain)
+pub(super) fn version(connection: &Connection) -> Result<i64, Failure> {
+    let found = connection.prepare_cached(DATA_VERSION);
+    found.and_then(|mut it| it.query_row((), |row| row.get(0))).map_err(explain_direct)
 }
