@@ -28,11 +28,31 @@ impl Store {
         key: &Key,
         id: Id,
     ) -> Result<bool> {
+        self.release_and(during, key, id, true).await
+    }
+
+    /// The same, and hands it to nobody.
+    pub(super) async fn release_alone(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<bool> {
+        self.release_and(during, key, id, false).await
+    }
+
+    async fn release_and(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+        hands_on: bool,
+    ) -> Result<bool> {
         let name = |part, mode| self.names.entry(key.as_str(), part, mode, id);
         // One message where it is known what it holds; the rest is looked for where it does not.
         let mut unheard = false;
         if let Some((mode, fence)) = self.leases.held(id) {
-            match self.end(during, key, id, mode, fence).await {
+            match self.end(during, key, id, mode, fence, hands_on).await {
                 Ok(true) => {
                     drop(self.leases.let_go(id));
                     return Ok(true);
@@ -69,8 +89,10 @@ impl Store {
         id: Id,
         mode: Mode,
         fence: Option<Fence>,
+        hands_on: bool,
     ) -> Result<bool, Wrong> {
-        if mode == Mode::Exclusive
+        if hands_on
+            && mode == Mode::Exclusive
             && let Some(next) = self.desk.next(key)
             && let Some(ended) = self.hand_on(during, key, id, fence, next).await?
         {
