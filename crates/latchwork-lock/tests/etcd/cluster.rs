@@ -8,6 +8,7 @@ use latchwork_lock::{EtcdLockProvider, Locks, Token};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{eventually, secs};
+use crate::ways::Ways;
 
 /// The program; Debian's unless told.
 fn program() -> String {
@@ -30,6 +31,8 @@ pub(crate) struct Cluster {
 struct Member {
     client: u16,
     peer: u16,
+    /// Where the other members find it.
+    advertised: u16,
     process: Option<Child>,
 }
 
@@ -43,26 +46,54 @@ impl Cluster {
         cluster
     }
 
+    /// The same, whose members reach each other by ways that can be cut.
+    pub(crate) async fn start_apart(size: usize) -> (Self, Ways) {
+        let (mut cluster, held) = Self::plan(size, "http", &[]);
+        let peers: Vec<u16> = cluster.members.iter().map(|member| member.peer).collect();
+        let ways = Ways::between(&peers).await;
+        drop(held);
+        for (n, member) in cluster.members.iter_mut().enumerate() {
+            member.advertised = ways.port(n);
+        }
+        for member in 0..size {
+            ways.is(member, cluster.up(member));
+        }
+        for member in 0..size {
+            cluster.is_healthy(member).await;
+        }
+        (cluster, ways)
+    }
+
     /// The same, with other words for each member, and not waited for.
     pub(crate) fn begin(size: usize, scheme: &'static str, extra: &[String]) -> Self {
+        let (mut cluster, held) = Self::plan(size, scheme, extra);
+        drop(held);
+        for member in 0..size {
+            cluster.up(member);
+        }
+        cluster
+    }
+
+    /// Members that do not run yet, and what keeps their ports free.
+    fn plan(size: usize, scheme: &'static str, extra: &[String]) -> (Self, Vec<TcpListener>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         // All at once, so that they differ.
         let ports: Vec<TcpListener> =
             (0..2 * size).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
         let port = |at: usize| ports[at].local_addr().expect("bound").port();
-        let member = |n| Member { client: port(2 * n), peer: port(2 * n + 1), process: None };
+        let member = |n| {
+            let (client, peer) = (port(2 * n), port(2 * n + 1));
+            Member { client, peer, advertised: peer, process: None }
+        };
         let members = (0..size).map(member).collect();
-        drop(ports);
-        let mut cluster = Cluster { directory, members, extra: extra.to_vec(), scheme };
-        (0..size).for_each(|member| cluster.up(member));
-        cluster
+        (Cluster { directory, members, extra: extra.to_vec(), scheme }, ports)
     }
 
-    /// Starts a member, with its data where it had some.
-    pub(crate) fn up(&mut self, member: usize) {
-        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer);
-        let all =
-            self.members.iter().enumerate().map(|(n, member)| format!("m{n}={}", peer(member)));
+    /// Starts a member, with its data where it had some, and tells its process.
+    pub(crate) fn up(&mut self, member: usize) -> u32 {
+        let at = |port: u16| format!("http://127.0.0.1:{port}");
+        let all = self.members.iter().enumerate();
+        let all = all.map(|(n, member)| format!("m{n}={}", at(member.advertised)));
         let all = all.collect::<Vec<_>>().join(",");
         let own = &self.members[member];
         let client = format!("{}://127.0.0.1:{}", self.scheme, own.client);
@@ -73,14 +104,17 @@ impl Cluster {
             .arg("--data-dir")
             .arg(self.directory.path().join(format!("m{member}")))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-            .args(["--listen-peer-urls", &peer(own), "--initial-advertise-peer-urls", &peer(own)])
+            .args(["--listen-peer-urls", &at(own.peer)])
+            .args(["--initial-advertise-peer-urls", &at(own.advertised)])
             .args(["--initial-cluster", &all, "--initial-cluster-state", "new"])
             .args(&self.extra)
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .expect("it starts");
+        let id = process.id();
         self.members[member].process = Some(process);
+        id
     }
 
     /// Where a member's clients knock.
@@ -91,9 +125,14 @@ impl Cluster {
     /// All members, this one first, under a prefix of its own.
     pub(crate) fn address(&self, first: usize) -> String {
         let size = self.members.len();
-        let places = (first..first + size).map(|member| self.place(member % size));
-        let room = Token::random().expose();
-        format!("etcd://{}/room-{room:x}", places.collect::<Vec<_>>().join(","))
+        let members: Vec<usize> = (first..first + size).map(|member| member % size).collect();
+        self.address_of(&members, &room())
+    }
+
+    /// Only these members, and the prefix of a room.
+    pub(crate) fn address_of(&self, members: &[usize], room: &str) -> String {
+        let places: Vec<String> = members.iter().map(|member| self.place(*member)).collect();
+        format!("etcd://{}/{room}", places.join(","))
     }
 
     pub(crate) async fn locks(&self) -> Locks {
@@ -151,6 +190,11 @@ impl Drop for Cluster {
             }
         }
     }
+}
+
+/// A name that nobody else has.
+pub(crate) fn room() -> String {
+    format!("room-{:x}", Token::random().expose())
 }
 
 /// The provider itself, where locks are not enough.

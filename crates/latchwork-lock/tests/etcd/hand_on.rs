@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
 use latchwork_lock::Locks;
 
@@ -64,21 +66,34 @@ pub(crate) async fn a_waiter_of_another_process_comes_in_its_turn() {
     last.release().await.expect("held");
 }
 
-/// A task that was polled once and never again.
+/// Remembers that it was woken, and does nothing.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A task that is not polled when its turn comes.
 pub(crate) async fn what_a_sleeper_was_handed_goes_back() {
     let cluster = Cluster::start(1).await;
     let locks = cluster.locks().await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let mut sleeper = Box::pin(locks.lock("key").ttl(secs(60)).wait(secs(60)).acquire());
-    let mut look = || sleeper.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    eventually("it stands in line", async || {
-        assert!(look().is_pending());
-        locks.inspect("key").await.expect("it answers").waiters.len() == 1
-    })
-    .await;
-    // Its answer is there by now.
-    tokio::time::sleep(millis(200)).await;
+    let answered = Arc::new(Woken::default());
+    let waker = Waker::from(answered.clone());
+    let mut look = || sleeper.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(look().is_pending());
+    // Each answer lets it ask the next question when it looks. The one that comes when it stands in
+    // line is the last: it takes its seat there, and sleeps on.
+    let mut stands = false;
+    while !stands {
+        eventually("it was answered", async || answered.0.swap(false, Ordering::AcqRel)).await;
+        stands = locks.inspect("key").await.expect("it answers").waiters.len() == 1;
+        assert!(look().is_pending());
+    }
     let next = waiter(&locks, "key");
     waiting(&locks, "key", 2).await;
     let fence = guard.fence();

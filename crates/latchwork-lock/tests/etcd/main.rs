@@ -12,11 +12,13 @@ mod cluster;
 mod doors;
 mod faults;
 mod hand_on;
+mod isolated;
 mod partition;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;
 mod trips;
+mod ways;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -56,6 +58,9 @@ fn main() {
         partition:
             a_client_goes_on_with_the_members_that_it_reaches,
             a_client_that_reaches_nobody_knows_its_loss_in_time;
+        isolated:
+            a_leader_that_is_alone_decides_nothing,
+            a_follower_that_is_alone_decides_nothing;
         hand_on:
             a_release_begins_the_next_lease,
             a_waiter_of_another_process_comes_in_its_turn,

@@ -2,11 +2,11 @@
 
 use latchwork_lock::{Locks, MySqlLockProvider};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use sqlx::{Executor, Row};
+use sqlx::{AssertSqlSafe, Executor, Row};
 
-use crate::FORCE;
 use crate::support::backend::mysql::{admin, database, place, room};
 use crate::support::{SOON, connect, eventually, millis, secs, waiter, waiting};
+use crate::{FORCE, number, open};
 
 /// A pool that gives up soon, and locks in it.
 async fn small_pool(address: &str, size: u32) -> (MySqlPool, Locks) {
@@ -121,26 +121,35 @@ pub(crate) async fn a_server_without_connections_is_an_outage() {
 
 /// Locking and waiting on the user's own sessions leaves no setting behind, and asks for none.
 pub(crate) async fn sessions_of_the_user_stay_as_they_were() {
-    const SETTINGS: &str = "SELECT CONCAT_WS(' ', @@SESSION.wait_timeout, \
-        @@SESSION.innodb_lock_wait_timeout, @@SESSION.tx_isolation, @@SESSION.autocommit, \
-        @@SESSION.sql_mode)";
     let address = room().await;
+    let is_mariadb = number(&mut open(&address).await, "SELECT VERSION() LIKE '%MariaDB%'").await;
+    // What only one of the two knows, or knows by another name.
+    let (isolation, odd_mode) = match is_mariadb {
+        1 => ("tx_isolation", ",SIMULTANEOUS_ASSIGNMENT"),
+        _ => ("transaction_isolation", ""),
+    };
+    let shown = format!(
+        "SELECT CONCAT_WS(' ', @@SESSION.wait_timeout, @@SESSION.innodb_lock_wait_timeout, \
+         @@SESSION.{isolation}, @@SESSION.autocommit, @@SESSION.sql_mode)"
+    );
     let options: MySqlConnectOptions = address.parse().expect("an address");
-    let pool = MySqlPoolOptions::new().max_connections(1).after_connect(|connection, _| {
-        Box::pin(async move {
-            let odd = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
-                SET SESSION wait_timeout = 1234, SESSION innodb_lock_wait_timeout = 77, \
-                SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT'";
-            connection.execute(sqlx::raw_sql(odd)).await.map(drop)
-        })
+    let pool = MySqlPoolOptions::new().max_connections(1).after_connect(move |connection, _| {
+        let odd = format!(
+            "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
+             SET SESSION wait_timeout = 1234, SESSION innodb_lock_wait_timeout = 77, \
+             SESSION sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES{odd_mode}'"
+        );
+        let odd = sqlx::raw_sql(AssertSqlSafe(odd));
+        Box::pin(async move { connection.execute(odd).await.map(drop) })
     });
     let pool = pool.connect_with(options).await.expect("there");
     let settings = async || {
-        let row = pool.fetch_one(sqlx::raw_sql(SETTINGS)).await.expect("settings");
+        let row = pool.fetch_one(sqlx::raw_sql(AssertSqlSafe(shown.clone()))).await;
+        let row = row.expect("settings");
         row.try_get_unchecked::<String, _>(0).expect("text")
     };
     let before = settings().await;
-    assert!(before.starts_with("1234 77 REPEATABLE-READ ON "), "{before}");
+    assert!(before.starts_with("1234 77 REPEATABLE-READ "), "{before}");
     let locks = Locks::new(MySqlLockProvider::from_pool(pool.clone()).await.expect("there"));
     for _ in 0..2 {
         let guard = locks.lock("it's \\ \"odd\"").ttl(secs(60)).acquire().await.expect("free");

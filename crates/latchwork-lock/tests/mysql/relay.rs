@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::support::backend::mysql::place;
 use crate::support::{eventually, millis};
 
 pub(crate) struct Relay {
-    pub(crate) address: SocketAddr,
+    address: SocketAddr,
     state: Arc<State>,
 }
 
@@ -37,6 +38,13 @@ impl Relay {
             }
         });
         Relay { address, state }
+    }
+
+    /// The same database by this way, in words that can be read: without TLS, which some servers
+    /// offer to everybody.
+    pub(crate) fn leads_to(&self, address: &str) -> String {
+        let through = address.replace(place(address), &self.address.to_string());
+        format!("{through}?ssl-mode=DISABLED")
     }
 
     /// How often the server was asked something.

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use crate::refused;
+use crate::doors::refused;
 use crate::support::backend::mysql::{admin, place};
 use crate::support::certificates::{authority, signed};
 use crate::support::server::OwnServer;

@@ -20,8 +20,3 @@ pub(super) fn is(name: String, created: i64) -> Compare {
 pub(super) fn exists(name: String) -> Compare {
     Compare::create_revision(name, CompareOp::Greater, 0)
 }
-
-/// Nobody in this queue stands before the place that was created at this revision.
-pub(super) fn first(queue: String, created: i64) -> Compare {
-    Compare::create_revision(queue, CompareOp::Greater, created - 1).with_prefix()
-}

@@ -2,16 +2,18 @@
 //!
 //! Where a writer releases and the next in line is a writer of this process, one transaction ends
 //! the one lease and begins the other: one way to the server instead of two and a watch between
-//! them. It compares that the one is still there, that the other still stands in line, and that
-//! nobody stands before it. So the queue's order and exclusion do not rest on what this process
-//! knows; where that is out of date, the lease just ends.
+//! them. It compares that the one is still there, and that the other still has the place in which
+//! it was first. Where that is out of date, the lease just ends. It does not compare that nobody
+//! stands before it, which would read the whole queue at every hand-over: places are the revisions
+//! of their creation, so newcomers stand behind, and who was first once is first for as long as it
+//! stands there, however old the news of that may be.
 
 use std::sync::Arc;
 
 use etcd_client::{PutOptions, Txn, TxnOp, TxnOpResponse};
 
 use super::call::Coming;
-use super::compare::{exists, first, is};
+use super::compare::{exists, is};
 use super::error::{self, Wrong};
 use super::record::{self, Part};
 use super::release::CutShort;
@@ -28,11 +30,31 @@ impl Store {
         key: &Key,
         id: Id,
     ) -> Result<bool> {
+        self.release_and(during, key, id, true).await
+    }
+
+    /// The same, and hands it to nobody.
+    pub(super) async fn release_alone(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+    ) -> Result<bool> {
+        self.release_and(during, key, id, false).await
+    }
+
+    async fn release_and(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+        hands_on: bool,
+    ) -> Result<bool> {
         let name = |part, mode| self.names.entry(key.as_str(), part, mode, id);
         // One message where it is known what it holds; the rest is looked for where it does not.
         let mut unheard = false;
         if let Some((mode, fence)) = self.leases.held(id) {
-            match self.end(during, key, id, mode, fence).await {
+            match self.end(during, key, id, mode, fence, hands_on).await {
                 Ok(true) => {
                     drop(self.leases.let_go(id));
                     return Ok(true);
@@ -69,8 +91,10 @@ impl Store {
         id: Id,
         mode: Mode,
         fence: Option<Fence>,
+        hands_on: bool,
     ) -> Result<bool, Wrong> {
-        if mode == Mode::Exclusive
+        if hands_on
+            && mode == Mode::Exclusive
             && let Some(next) = self.desk.next(key)
             && let Some(ended) = self.hand_on(during, key, id, fence, next).await?
         {
@@ -101,13 +125,12 @@ impl Store {
         let hangs_on = PutOptions::new().with_lease(lease.id);
         let begin =
             TxnOp::put(name(Part::Hold, party.id), self.about(&party).text(), Some(hangs_on));
-        let queue = self.names.part(key.as_str(), Part::Wait);
         let rider = self.desk.rider(key, [id, party.id]);
         let along = || rider.as_ref().map(Rider::operation);
         let both = [end.clone(), TxnOp::delete(ticket.clone(), None), begin].into_iter();
         let txn = Txn::new()
             // While the one is there, nobody else holds the key: it is a writer.
-            .when([exists(own), is(ticket, next.created), first(queue, next.created)])
+            .when([exists(own), is(ticket, next.created)])
             .and_then(both.chain(along()).collect::<Vec<_>>())
             .or_else([end].into_iter().chain(along()).collect::<Vec<_>>());
         // The ttl begins with the transaction, which is sent after this moment.

@@ -40,8 +40,8 @@
 //!
 //! Where a writer releases and the next in line is a writer of the same process, the transaction that
 //! ends the one lease begins the other ([`hand_on`]), and one who wants the key again may stand in
-//! line with it ([`ride`]). What the process knows only proposes: the transaction compares that the
-//! one is there, and that the other stands first.
+//! line with it ([`ride`]). The transaction compares that the one is there and that the other has still
+//! the place in which it was first: nobody can come before it meanwhile.
 //!
 //! The queue is the reservation (L5): a free key belongs to the first in line, since nobody
 //! enters directly while somebody waits. Who does not claim within its window is taken out of the

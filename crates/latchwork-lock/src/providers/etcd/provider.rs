@@ -84,16 +84,16 @@ impl EtcdLockProvider {
     }
 
     /// One job on the store, which runs to its end.
-    async fn run<T: Send + 'static, F>(
+    fn run<T: Send + 'static, F>(
         &self,
         during: &'static str,
         key: &Key,
         job: impl FnOnce(Arc<Store>, Key) -> F,
-    ) -> Result<T>
+    ) -> impl Future<Output = Result<T>> + Send + 'static
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        watcher::run(during, job(self.store.clone(), key.clone())).await
+        watcher::run(during, job(self.store.clone(), key.clone()))
     }
 }
 
@@ -129,8 +129,13 @@ impl LockProvider for EtcdLockProvider {
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         const DURING: &str = "releasing";
         let id = record::id(proof.token);
-        self.run(DURING, proof.key, async move |store, key| store.release(DURING, &key, id).await)
-            .await
+        let (store, key) = (self.store.clone(), proof.key.clone());
+        if !store.desk.has_room(&key) {
+            // Nobody here waits for it, and so for the answer.
+            let alone = async move { store.release_alone(DURING, &key, id).await };
+            return watcher::run_along(DURING, alone).await;
+        }
+        watcher::run(DURING, async move { store.release(DURING, &key, id).await }).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {

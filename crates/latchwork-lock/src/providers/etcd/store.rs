@@ -9,7 +9,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use super::compare::{exists, first, is, none, only};
+use super::compare::{exists, is, none, only};
 use super::connection::Link;
 use super::error::{self, Wrong};
 use super::lease::Leases;
@@ -129,9 +129,8 @@ impl Store {
         self.enter(during, party, free, vec![TxnOp::delete(name, None)]).await
     }
 
-    /// Claims a key for a waiter whose turn it is. For a writer it is compared that nobody stands
-    /// before it. For a reader it need not be: it was true when its turn was found, and who came
-    /// before only ever leaves.
+    /// Claims a key for a waiter whose turn it is. That nobody stands before it need not be compared:
+    /// it was true when its turn was found, and who came before only ever leaves.
     pub(super) async fn claim(
         &self,
         during: &'static str,
@@ -141,9 +140,6 @@ impl Store {
         let key = party.key.as_str();
         let ticket = self.names.entry(key, Part::Wait, party.mode, party.id);
         let mut free = vec![is(ticket.clone(), created), self.none_in_the_way(party)];
-        if party.mode == Mode::Exclusive {
-            free.push(first(self.names.part(key, Part::Wait), created));
-        }
         let mut gone = vec![TxnOp::delete(ticket, None)];
         // Two of one owner may have waited together: one lease per owner and key.
         if let (Mode::Shared, Some(owner)) = (party.mode, &party.owner) {

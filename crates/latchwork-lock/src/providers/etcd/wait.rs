@@ -44,9 +44,7 @@ pub(super) async fn acquire(
         // Before it stands in line: what happens until somebody watches is seen only in part.
         provider.watch();
     }
-    let wanted = asking.wanted.clone();
-    let mut answer =
-        asking.step(async move |store, party| begin(&store, &party, &wanted, waits).await).await;
+    let mut answer = asking.begin(waits).await;
     let mut has_waited = false;
     loop {
         let seat = match answer {
@@ -109,18 +107,50 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
+    /// The first question.
+    async fn begin(&self, waits: bool) -> Result<Answer> {
+        let mut seen = None;
+        // Where others are known to wait, it is not tried to pass them.
+        if self.party.owner.is_none() {
+            if waits && self.provider.store.desk.has_queue(&self.party.key) {
+                let wanted = self.wanted.clone();
+                return self
+                    .step(async move |store, party| stand(&store, &party, &wanted).await)
+                    .await;
+            }
+            let took = self.job(async move |store, party| store.take(DURING, &party, waits).await);
+            match watcher::run_along(DURING, took).await? {
+                Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
+                Entered::Not(state) => seen = Some(state),
+            }
+        }
+        let wanted = self.wanted.clone();
+        self.step(async move |store, party| begin(&store, &party, &wanted, waits, seen).await).await
+    }
+
     /// One step, which runs to its end also when nobody waits for it any more.
-    async fn step<F>(
+    fn step<T: Send + 'static, F>(
         &self,
         step: impl FnOnce(Arc<Store>, Arc<Party>) -> F + Send + 'static,
-    ) -> Result<Answer>
+    ) -> impl Future<Output = Result<T>> + Send + 'static
     where
-        F: Future<Output = Result<Answer>> + Send,
+        F: Future<Output = Result<T>> + Send,
+    {
+        watcher::run(DURING, self.job(step))
+    }
+
+    /// What it gets, it gives back if nobody waits for it any more.
+    fn job<T: Send + 'static, F>(
+        &self,
+        step: impl FnOnce(Arc<Store>, Arc<Party>) -> F + Send + 'static,
+    ) -> impl Future<Output = Result<T>> + Send + 'static
+    where
+        F: Future<Output = Result<T>> + Send,
     {
         let (store, party) = (self.provider.store.clone(), self.party.clone());
         let wanted = self.wanted.clone();
-        let cut_short = CutShort::new(&store, &party, &wanted);
-        watcher::run(DURING, async move {
+        async move {
+            let cut_short = CutShort::new(&store, &party, &wanted);
             let answer = step(store.clone(), party.clone()).await;
             cut_short.answered();
             if !wanted.load(Ordering::Acquire) {
@@ -128,8 +158,7 @@ impl Asking<'_> {
                 store.release(DURING, &party.key, party.id).await?;
             }
             answer
-        })
-        .await
+        }
     }
 
     /// Gives up waiting.
@@ -152,26 +181,26 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Enters, takes over, stands in line, or is refused.
+/// Enters, takes over, stands in line, or is refused; `seen` is what stood in the way so far.
 async fn begin(
     store: &Arc<Store>,
     party: &Arc<Party>,
     wanted: &Arc<AtomicBool>,
     waits: bool,
+    mut seen: Option<State>,
 ) -> Result<Answer> {
-    // Where others are known to wait, it is not tried to pass them.
-    if waits && party.owner.is_none() && store.desk.has_queue(&party.key) {
-        return stand(store, party, wanted).await;
-    }
     for _ in 0..TRIES {
-        let seen = match store.take(DURING, party, waits).await? {
-            Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
-            // There it finds what it holds, and keeps the place that it has (L17).
-            Entered::Not(_) if waits && party.owner.is_none() => {
-                return stand(store, party, wanted).await;
-            }
-            Entered::Not(seen) => seen,
+        let seen = match seen.take() {
+            Some(seen) => seen,
+            None => match store.take(DURING, party, waits).await? {
+                Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
+                Entered::Not(seen) => seen,
+            },
         };
+        // There it finds what it holds, and keeps the place that it has (L17).
+        if waits && party.owner.is_none() {
+            return stand(store, party, wanted).await;
+        }
         // The answer got lost, and the request is asked again (L17).
         if let Some(own) = seen.find(Part::Hold, party.id) {
             return Ok(Answer::Granted(Grant::first(own.fence())));

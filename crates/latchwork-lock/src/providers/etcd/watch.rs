@@ -98,6 +98,11 @@ impl Desk {
         Coming::to(room.seats.get(&id)?, created)
     }
 
+    /// Whether anybody here waits for a key, or did a moment ago.
+    pub(super) fn has_room(&self, key: &Key) -> bool {
+        self.inner.lock().rooms.contains_key(key)
+    }
+
     /// The waiter of this place has the key, by a transaction that found nobody before it.
     pub(super) fn served(&self, key: &Key, created: i64) {
         if let Some(room) = self.inner.lock().rooms.get_mut(key) {

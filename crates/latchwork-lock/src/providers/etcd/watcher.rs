@@ -2,14 +2,18 @@
 //!
 //! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
 //! it, and a future that is dropped must not leave a question half asked. So all work on the
-//! server is done by tasks that run to their end: on the caller's runtime where that has several
+//! server is done by jobs that run to their end: on the caller's runtime where that has several
 //! threads, and else here, together with what serves several callers.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use etcd_client::{EventType, WatchOptions, WatchResponse};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
@@ -34,13 +38,32 @@ const WAITING: &str = "waiting";
 
 /// Runs a job to its end. Dropping the future does not stop a job that has begun; only the end of
 /// the caller's runtime does.
-pub(super) async fn run<T: Send + 'static>(
+pub(super) fn run<T: Send + 'static>(
     during: &'static str,
     job: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    match here() {
-        Some(here) => run_on(&here, during, job).await,
-        None => run_apart(during, job).await,
+) -> impl Future<Output = Result<T>> + Send + 'static {
+    // Into a box at once: a question is some kilobytes, and would be moved at every turn.
+    let job = job.boxed();
+    async move {
+        match here() {
+            Some(here) => run_on(&here, during, job).await,
+            None => run_on(runtime()?, during, job).await,
+        }
+    }
+}
+
+/// The same, at the pace of whoever waits for it, which saves two wake-ups. For what nobody else
+/// waits for: a task that sleeps sleeps through its answer, too.
+pub(super) fn run_along<T: Send + 'static>(
+    during: &'static str,
+    job: impl Future<Output = Result<T>> + Send + 'static,
+) -> impl Future<Output = Result<T>> + Send + 'static {
+    let job = job.boxed();
+    async move {
+        match here() {
+            Some(runtime) => Along { runtime, job: Some(job) }.await,
+            None => run_on(runtime()?, during, job).await,
+        }
     }
 }
 
@@ -49,13 +72,13 @@ pub(super) async fn run_apart<T: Send + 'static>(
     during: &'static str,
     job: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Result<T> {
-    run_on(runtime()?, during, job).await
+    run_on(runtime()?, during, job.boxed()).await
 }
 
 async fn run_on<T: Send + 'static>(
     runtime: &Handle,
     during: &'static str,
-    job: impl Future<Output = Result<T>> + Send + 'static,
+    job: BoxFuture<'static, Result<T>>,
 ) -> Result<T> {
     match runtime.spawn(job).await {
         Ok(out) => out,
@@ -68,6 +91,37 @@ async fn run_on<T: Send + 'static>(
                 Some(Box::new(error)),
             )),
         },
+    }
+}
+
+/// A job that goes on by itself when it is dropped before its end.
+struct Along<T: Send + 'static> {
+    runtime: Handle,
+    job: Option<BoxFuture<'static, Result<T>>>,
+}
+
+impl<T: Send + 'static> Future for Along<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Taken out, so that one that panics is not begun again.
+        let Some(mut job) = self.job.take() else { return Poll::Pending };
+        // Whoever waits may have moved to where there is no runtime.
+        let inside = self.runtime.enter();
+        let polled = job.as_mut().poll(context);
+        drop(inside);
+        if polled.is_pending() {
+            self.job = Some(job);
+        }
+        polled
+    }
+}
+
+impl<T: Send + 'static> Drop for Along<T> {
+    fn drop(&mut self) {
+        if let Some(job) = self.job.take() {
+            self.runtime.spawn(job);
+        }
     }
 }
 
@@ -280,4 +334,43 @@ fn tell(store: &Arc<Store>, message: &WatchResponse) {
         })
         .collect();
     store.desk.hear(watch, &changes, store.clock.now());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_job_that_nobody_waits_for_goes_on() {
+        let (answer, asked) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let mut job = Box::pin(run_along("testing", async move {
+            let answered = asked.await;
+            let _ = tell.send(());
+            answered.map_err(|e| Error::unavailable(NAME, "testing", e.to_string(), None))
+        }));
+        assert!(futures::poll!(&mut job).is_pending());
+        drop(job);
+        answer.send(()).expect("it goes on");
+        told.await.expect("to its end");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_job_that_panics_is_not_begun_again() {
+        let begun = Arc::new(AtomicUsize::new(0));
+        let count = begun.clone();
+        let job = tokio::spawn(run_along("testing", async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            panic!("as it should");
+            #[allow(unreachable_code, reason = "it must have a type")]
+            Ok(())
+        }));
+        assert!(job.await.is_err_and(|error| error.is_panic()));
+        assert_eq!(begun.load(Ordering::Relaxed), 1);
+        assert_eq!(Arc::strong_count(&begun), 1, "nothing of it is left");
+    }
 }

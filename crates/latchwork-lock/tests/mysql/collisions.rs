@@ -1,0 +1,81 @@
+//! Edits that meet: deadlocks, and processes that stop in the middle of one.
+
+use sqlx::AssertSqlSafe;
+
+use crate::fences::fence;
+use crate::relay::Relay;
+use crate::support::backend::mysql::{database, place, room};
+use crate::support::{connect, eventually, millis, secs, waiter, waiting};
+use crate::{number, open};
+
+/// A deadlock that the server ends by undoing our edit: nobody notices.
+pub(crate) async fn a_deadlock_is_tried_again() {
+    const DEADLOCKS: &str = "SELECT CAST(count AS SIGNED) FROM information_schema.innodb_metrics \
+        WHERE name = 'lock_deadlocks'";
+    let address = room().await;
+    let locks = connect(&address).await;
+    let guard = locks.lock("key").ttl(secs(90)).acquire().await.expect("a free key");
+    let next = waiter(&locks, "key");
+    waiting(&locks, "key", 1).await;
+    let mut other = open(&address).await;
+    let mut watch = open(&address).await;
+    let before = number(&mut watch, DEADLOCKS).await;
+    // It has done more than our edit will have, so ours is the one to be undone.
+    let heavy = format!(
+        "CREATE TABLE heavy (n INT); START TRANSACTION; INSERT INTO heavy VALUES {}; \
+         SELECT * FROM latchwork_lock WHERE name = 'lock/key' FOR UPDATE",
+        ["(1)"; 300].join(", ")
+    );
+    sqlx::raw_sql(AssertSqlSafe(heavy)).execute(&mut other).await.expect("locked");
+    let release = tokio::spawn(guard.release());
+    eventually("our edit waits for the other", async || {
+        // The server shows the same again to whoever asks more often.
+        tokio::time::sleep(millis(150)).await;
+        let waits = format!(
+            "SELECT COUNT(*) FROM information_schema.innodb_trx t \
+             JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id \
+             WHERE t.trx_state = 'LOCK WAIT' AND p.db = '{}'",
+            database(&address)
+        );
+        number(&mut watch, &waits).await > 0
+    })
+    .await;
+    let cross = "SELECT * FROM latchwork_lock_key WHERE name = 'lock/key' FOR UPDATE; COMMIT";
+    sqlx::raw_sql(cross).execute(&mut other).await.expect("the other one goes on");
+    assert!(number(&mut watch, DEADLOCKS).await > before, "there was no deadlock");
+    release.await.expect("no panic").expect("it was tried again");
+    next.await.expect("no panic").release().await.expect("its turn");
+}
+
+/// That is neither a refusal nor a grant, and it is bounded.
+pub(crate) async fn a_key_that_somebody_sits_on_is_an_outage() {
+    let address = room().await;
+    let locks = connect(&address).await;
+    fence(&locks, "key").await;
+    let mut other = open(&address).await;
+    let sit = "START TRANSACTION; SELECT * FROM latchwork_lock_key FOR UPDATE";
+    sqlx::raw_sql(sit).execute(&mut other).await.expect("locked");
+    let error = locks.lock("key").try_acquire().await.expect_err("nobody can tell");
+    assert_eq!(error.code(), "lock_unavailable", "{error}");
+    assert!(error.to_string().contains("middle of an edit"), "{error}");
+    drop(other);
+    let guard = locks.lock("key").wait(secs(30)).acquire().await.expect("a free key");
+    guard.release().await.expect("held");
+}
+
+/// A process that is stopped in the middle of an edit has the key's row until the server loses
+/// patience; the words of an edit say when.
+pub(crate) async fn an_edit_of_a_stopped_process_ends() {
+    let address = room().await;
+    let locks = connect(&address).await;
+    let guard = locks.lock("key").ttl(secs(90)).acquire().await.expect("a free key");
+    let relay = Relay::start(place(&address)).await;
+    let stopped = connect(&relay.leads_to(&address)).await;
+    relay.swallow_commits();
+    let lost = tokio::spawn(async move { stopped.lock("key").wait(secs(2)).acquire().await });
+    relay.swallowed().await;
+    // Its edit has the row, and its last word never comes: the release waits, or is tried again.
+    let _ = guard.release().await;
+    eventually("it is free again", async || !locks.exists("key").await.expect("it answers")).await;
+    assert!(lost.await.expect("no panic").is_err());
+}
