@@ -22,6 +22,8 @@ pub(super) struct Ask {
     id: Id,
     /// How long it would wait yet; none: for ever.
     patience: Option<Duration>,
+    /// Whether it has waited: then its turn has probably come.
+    waited: bool,
     turn: i64,
 }
 
@@ -112,13 +114,18 @@ impl Message for Ask {
 }
 
 impl Ask {
-    pub(super) fn new(request: &AcquireRequest, id: Id, patience: Option<Duration>) -> Self {
-        Ask { turn: turn(&request.key), request: request.clone(), id, patience }
+    pub(super) fn new(
+        request: &AcquireRequest,
+        id: Id,
+        patience: Option<Duration>,
+        waited: bool,
+    ) -> Self {
+        Ask { turn: turn(&request.key), request: request.clone(), id, patience, waited }
     }
 
     fn bound<'q>(&'q self, store: &'q Store) -> Query<'q> {
         let request = &self.request;
-        sqlx::query(schema::ASK_ONE)
+        sqlx::query(if self.waited { schema::CLAIM_ONE } else { schema::ASK_ONE })
             .bind(&*store.client)
             .bind(&*store.process)
             .bind(self.turn)
