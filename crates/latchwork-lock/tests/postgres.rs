@@ -57,6 +57,7 @@ fn main() {
         pool::a_server_without_connections_is_an_outage,
         runtimes::two_runtimes_share_a_key,
         runtimes::a_runtime_that_ends_leaves_nothing_behind,
+        runtimes::who_does_not_look_holds_nobody_up,
         secrets::no_secret_is_ever_said,
         tls::certificates_are_checked,
     ];

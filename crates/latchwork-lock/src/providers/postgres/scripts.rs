@@ -90,6 +90,10 @@ impl Message for Ask {
         String::new()
     }
 
+    fn may_go_alone(&self, _: &Store) -> bool {
+        true
+    }
+
     fn may_be_dropped(&self) -> bool {
         true
     }
@@ -254,6 +258,11 @@ impl Message for Give {
 
     fn tell(news: Vec<News>, store: &Store) -> String {
         news.into_iter().map(|news| news.tell(store)).collect()
+    }
+
+    fn may_go_alone(&self, store: &Store) -> bool {
+        // Else it would go on with what it does next before the one that it has woken.
+        !store.desk.waits_for(&self.key)
     }
 
     fn may_be_dropped(&self) -> bool {
