@@ -48,6 +48,7 @@ fn main() {
         the_fence_gate_works_in_a_transaction,
         transaction_locks_end_with_their_transaction,
         many_may_start_at_once,
+        an_upgrade_goes_on_with_what_is_held,
         fences_go_on_above_a_restored_copy,
         notices_that_are_lost_are_made_up_for,
         pool::a_pool_of_one_connection_is_enough,
@@ -56,6 +57,7 @@ fn main() {
         pool::a_server_without_connections_is_an_outage,
         runtimes::two_runtimes_share_a_key,
         runtimes::a_runtime_that_ends_leaves_nothing_behind,
+        runtimes::who_does_not_look_holds_nobody_up,
         secrets::no_secret_is_ever_said,
         tls::certificates_are_checked,
     ];
@@ -312,6 +314,38 @@ async fn many_may_start_at_once() {
     for started in futures::future::join_all(starts).await {
         started.expect("each of them");
     }
+}
+
+async fn an_upgrade_goes_on_with_what_is_held() {
+    let address = room().await;
+    // What the version before has made: all but the last step.
+    let schema = PostgresLockProvider::schema();
+    let third = schema.find("VALUES ('lock', 3,").expect("the third step");
+    let end = third + schema[third..].find(';').expect("its end");
+    admin(&address, &schema[..=end]).await;
+    // A process of that version, which holds the key and outlives the upgrade.
+    let turn =
+        "('x' || encode(substr(sha256('latchwork_lock:lock/key'), 1, 8), 'hex'))::bit(64)::bigint";
+    let id = "00000000000000000000000000000001";
+    let take = format!(
+        "SELECT latchwork_lock_ask_one('0a', 'host:1', {turn}, 'lock/key', '{id}', false, NULL, \
+         NULL, 60000000, NULL)"
+    );
+    admin(&address, &take).await;
+    let ours = connect(&address).await;
+    let seen = ours.inspect("key").await.expect("it answers");
+    assert_eq!(seen.holders.len(), 1, "{seen:?}");
+    assert!(ours.lock("key").try_acquire().await.expect("it answers").is_none());
+    let waiter = waiter(&ours, "key");
+    waiting(&ours, "key", 1).await;
+    let give = format!("SELECT latchwork_lock_give_one('0a', {turn}, 'lock/key', '{id}')");
+    admin(&address, &give).await;
+    let next = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
+    assert!(next.fence() > seen.holders[0].fence);
+    assert_eq!(next.previous_fence(), Some(seen.holders[0].fence));
+    next.release().await.expect("held");
+    let again = connect(&address).await.lock("key").acquire().await;
+    again.expect("a second start changes nothing").release().await.expect("held");
 }
 
 async fn fences_go_on_above_a_restored_copy() {

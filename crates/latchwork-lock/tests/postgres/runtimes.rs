@@ -1,8 +1,10 @@
 //! Runtimes of the caller: each has a lane of its own, and what ends with one is not lost.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use futures::poll;
 use latchwork_lock::{Locks, PageRequest};
 use tokio::runtime::Runtime;
 
@@ -50,6 +52,41 @@ pub(crate) async fn two_runtimes_share_a_key() {
     }
     others.into_iter().for_each(Runtime::shutdown_background);
     assert!(!locks.exists("key").await.expect("it answers"));
+}
+
+/// A request is carried by the task that asks, which may look away or drop it at any time.
+pub(crate) async fn who_does_not_look_holds_nobody_up() {
+    let locks = connect(&room().await).await;
+    let other = runtime();
+    let ours = locks.clone();
+    let looking_away = other.spawn(async move {
+        let mut asking = pin!(ours.lock("one").ttl(secs(600)).acquire());
+        assert!(poll!(&mut asking).is_pending());
+        for _ in 0..20 {
+            let guard = ours.lock("two").acquire().await.expect("a free key");
+            guard.release().await.expect("held");
+        }
+        let guard = asking.await.expect("a free key");
+        {
+            let mut giving = pin!(guard.release());
+            assert!(poll!(&mut giving).is_pending());
+        }
+        for polls in 1..20 {
+            let mut asking = pin!(ours.lock("three").ttl(secs(600)).acquire());
+            for _ in 0..polls {
+                if poll!(&mut asking).is_ready() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    looking_away.await.expect("no panic");
+    eventually("nothing is left", async || {
+        locks.list("", PageRequest::default()).await.expect("it answers").keys.is_empty()
+    })
+    .await;
+    other.shutdown_background();
 }
 
 /// Cut off anywhere: while asking, while waiting, while holding and while giving back.

@@ -5,20 +5,24 @@
 //! others share one on the provider's own thread. When such a runtime ends, that thread sees to
 //! what it leaves behind.
 //!
-//! A request that comes alone goes alone, at once. Those that come while others are under way go
-//! together as soon as one of these is back: so a message and a commit carry more the busier it is,
-//! and nobody waits for company.
+//! A request that comes alone goes alone, at once, and whoever asks carries it itself. Those that
+//! come while others are under way go together as soon as one of these is back: so a message and a
+//! commit carry more the busier it is, and nobody waits for company.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use latchwork_sql::postgres::{Line, in_time};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::{PgConnection, PgPool};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Mutex, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::error;
 use super::release::Releases;
@@ -31,8 +35,9 @@ use crate::{Moment, Result};
 /// How many messages of a kind are under way: while the server works on one, the next is made.
 const UNDER_WAY: usize = 2;
 
-/// The most connections of a runtime's lane: one for each message that is under way.
-const CONNECTIONS: u32 = 2 * UNDER_WAY as u32;
+/// The most connections of a runtime's lane: one for each message that is under way, and for one
+/// that its asker carries.
+const CONNECTIONS: u32 = 2 * UNDER_WAY as u32 + 1;
 
 /// How long such a connection stays open unused.
 const IDLE: Duration = Duration::from_secs(30);
@@ -68,6 +73,7 @@ pub(super) struct Lanes {
 pub(super) struct Lane {
     pub(super) asks: UnboundedSender<Member<Ask>>,
     pub(super) gives: UnboundedSender<Member<Give>>,
+    way: Arc<Way>,
 }
 
 /// One kind of request.
@@ -92,6 +98,9 @@ pub(super) trait Message: Sized + Send + Sync + 'static {
 
     /// Tells those of this process; gives the statements that tell those of others.
     fn tell(news: Self::News, store: &Store) -> String;
+
+    /// Whether its asker may carry it.
+    fn may_go_alone(&self, store: &Store) -> bool;
 
     /// Whether it need not be sent when nobody waits for the answer.
     fn may_be_dropped(&self) -> bool;
@@ -122,8 +131,7 @@ impl Lanes {
     /// The lanes end with the last of their users.
     pub(super) fn open(store: Store) -> Self {
         let store = Arc::new(store);
-        let way = Way::new(&store, store.pool.clone());
-        let own = Lane::open(runtime().ok(), way);
+        let own = Lane::open(Way::new(&store, store.pool.clone(), runtime().ok()));
         Lanes { store, releases: Releases::new(), own, others: PerRuntime::default() }
     }
 
@@ -146,9 +154,19 @@ impl Lanes {
         if !self.store.has_own_sessions() {
             return Ok(Ok(None));
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, mut answer) = oneshot::channel();
         let mut member = Member { message, reply };
         if let Some(here) = self.here() {
+            if member.message.may_go_alone(&self.store)
+                && let Some(place) = UnderWay::alone(&here.way)
+            {
+                let mut carried = Carried(Some(Box::pin(carry_alone(place, member))), here);
+                let answered = poll_fn(|cx| {
+                    carried.poll(cx);
+                    Pin::new(&mut answer).poll(cx)
+                });
+                return answered.await.unwrap_or(Ok(Ok(None)));
+            }
             match M::door(&here).send(member) {
                 Ok(()) => return answer.await.unwrap_or(Ok(Ok(None))),
                 Err(back) => member = back.0, // that runtime is about to end
@@ -172,7 +190,7 @@ impl Lanes {
             let options = pool.options().clone().min_connections(0).max_connections(CONNECTIONS);
             let options = options.idle_timeout(IDLE).test_before_acquire(false);
             let own = options.connect_lazy_with((*pool.connect_options()).clone());
-            Lane::open(Some(here), Way::new(&self.store, own))
+            Lane::open(Way::new(&self.store, own, Some(here)))
         };
         self.others.here(make, |lane| lane.asks.is_closed())
     }
@@ -180,16 +198,16 @@ impl Lanes {
 
 impl Lane {
     /// Without a runtime it takes nothing.
-    fn open(runtime: Option<&Handle>, way: Way) -> Self {
+    fn open(way: Way) -> Self {
         let way = Arc::new(way);
-        Lane { asks: carriers(runtime, &way), gives: carriers(runtime, &way) }
+        Lane { asks: carriers(&way), gives: carriers(&way), way }
     }
 }
 
-fn carriers<M: Message>(runtime: Option<&Handle>, way: &Arc<Way>) -> UnboundedSender<Member<M>> {
+fn carriers<M: Message>(way: &Arc<Way>) -> UnboundedSender<Member<M>> {
     let (send, receive) = unbounded_channel();
     let queue = Arc::new(Mutex::new(Queue { receive, store: way.store.clone() }));
-    if let Some(runtime) = runtime {
+    if let Some(runtime) = &way.runtime {
         for _ in 0..UNDER_WAY {
             runtime.spawn(carry(way.clone(), queue.clone()));
         }
@@ -201,44 +219,113 @@ fn carriers<M: Message>(runtime: Option<&Handle>, way: &Arc<Way>) -> UnboundedSe
 struct Way {
     store: Arc<Store>,
     pool: PgPool,
+    runtime: Option<Handle>,
     keeps: bool,
-    /// Kept for the next message, and since when. The last one that was used is the next to be:
-    /// the server's side of it is still warm.
-    kept: parking_lot::Mutex<Vec<(Line, Moment)>>,
+    kept: parking_lot::Mutex<Kept>,
+    /// How many messages are under way.
+    under_way: AtomicUsize,
+}
+
+/// Connections that are kept for the next message.
+#[derive(Default)]
+struct Kept {
+    /// And since when. The last one that was used is the next to be: the server's side of it is
+    /// still warm.
+    lines: Vec<(Line, Moment)>,
+    /// Whether a task sees to it that they are not kept for ever.
+    minded: bool,
 }
 
 impl Way {
-    fn new(store: &Arc<Store>, pool: PgPool) -> Self {
+    fn new(store: &Arc<Store>, pool: PgPool, runtime: Option<&Handle>) -> Self {
         let keeps = store.pool.options().get_max_connections() >= ROOMY;
-        Way { store: store.clone(), pool, keeps, kept: Default::default() }
+        let (store, runtime) = (store.clone(), runtime.cloned());
+        Way { store, pool, runtime, keeps, kept: Default::default(), under_way: 0.into() }
     }
 
     async fn line(&self) -> sqlx::Result<Line> {
-        let kept = self.kept.lock().pop();
+        let kept = self.kept.lock().lines.pop();
         match kept {
             Some((line, _)) => Ok(line),
             None => Line::open(&self.pool).await,
         }
     }
 
-    fn keep(&self, line: Line) {
-        if self.keeps {
-            self.kept.lock().push((line, self.store.clock.now()));
+    fn keep(self: &Arc<Self>, line: Line) {
+        let Some(runtime) = self.runtime.as_ref().filter(|_| self.keeps) else { return };
+        let mut kept = self.kept.lock();
+        kept.lines.push((line, self.store.clock.now()));
+        if !std::mem::replace(&mut kept.minded, true) {
+            runtime.spawn(mind(self.clone()));
         }
     }
 
-    fn keeps_any(&self) -> bool {
-        !self.kept.lock().is_empty()
-    }
-
-    /// Gives back what nobody has used for a while.
-    fn let_go(&self) {
+    /// Gives back what nobody has used for a while; false when nothing is left.
+    fn let_go(&self) -> bool {
         let now = self.store.clock.now();
         let mut kept = self.kept.lock();
-        let unused = kept.iter().take_while(|(_, since)| now.since(*since) >= LINGER).count();
-        let unused: Vec<_> = kept.drain(..unused).collect();
+        let unused = kept.lines.iter().take_while(|(_, since)| now.since(*since) >= LINGER).count();
+        let unused: Vec<_> = kept.lines.drain(..unused).collect();
+        kept.minded = !kept.lines.is_empty();
+        let any = kept.minded;
         drop(kept);
         drop(unused);
+        any
+    }
+}
+
+/// Gives back the connections that are kept and not used.
+async fn mind(way: Arc<Way>) {
+    loop {
+        sleep(LINGER).await;
+        if !way.let_go() {
+            return;
+        }
+    }
+}
+
+/// A message that is under way.
+struct UnderWay(Arc<Way>);
+
+impl UnderWay {
+    fn new(way: &Arc<Way>) -> Self {
+        way.under_way.fetch_add(1, Ordering::Relaxed);
+        UnderWay(way.clone())
+    }
+
+    /// If nothing else is. So at most one connection is in the hands of somebody who may not look
+    /// after it for long.
+    fn alone(way: &Arc<Way>) -> Option<Self> {
+        let alone = way.under_way.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+        alone.is_ok().then(|| UnderWay(way.clone()))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A message that its asker carries: to hand it to a task and be woken by that would cost more than
+/// all else here. Dropped, it goes on as a task.
+struct Carried(Option<BoxFuture<'static, ()>>, Arc<Lane>);
+
+impl Carried {
+    fn poll(&mut self, cx: &mut std::task::Context<'_>) {
+        if let Some(carrying) = &mut self.0
+            && carrying.as_mut().poll(cx).is_ready()
+        {
+            self.0 = None;
+        }
+    }
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let (Some(carrying), Some(runtime)) = (self.0.take(), &self.1.way.runtime) {
+            runtime.spawn(carrying);
+        }
     }
 }
 
@@ -262,6 +349,12 @@ struct Hand<M: Message> {
     members: Vec<Member<M>>,
     are_sent: bool,
     store: Arc<Store>,
+}
+
+impl<M: Message> Hand<M> {
+    fn drop_unwanted(&mut self) {
+        self.members.retain(|m| !(m.reply.is_closed() && m.message.may_be_dropped()));
+    }
 }
 
 impl<M: Message> Drop for Hand<M> {
@@ -288,20 +381,11 @@ fn strand<M: Message>(store: &Arc<Store>, member: Member<M>, was_sent: bool) {
 async fn carry<M: Message>(way: Arc<Way>, queue: Arc<Mutex<Queue<M>>>) {
     let mut hand = Hand { members: Vec::new(), are_sent: false, store: way.store.clone() };
     loop {
-        let next = async { queue.lock().await.receive.recv_many(&mut hand.members, MOST).await };
-        let got = match way.keeps_any() {
-            false => next.await,
-            true => match timeout(LINGER, next).await {
-                Ok(got) => got,
-                Err(_) => {
-                    way.let_go();
-                    continue;
-                }
-            },
-        };
+        let got = queue.lock().await.receive.recv_many(&mut hand.members, MOST).await;
         if got == 0 {
             return;
         }
+        let _under_way = UnderWay::new(&way);
         let line = way.line().await;
         // More may have come meanwhile, and all that came meet the same fate.
         if let Ok(mut queue) = queue.try_lock() {
@@ -312,7 +396,7 @@ async fn carry<M: Message>(way: Arc<Way>, queue: Arc<Mutex<Queue<M>>>) {
                 hand.members.push(member);
             }
         }
-        hand.members.retain(|m| !(m.reply.is_closed() && m.message.may_be_dropped()));
+        hand.drop_unwanted();
         // Stable: of those who want one key, the first to come is the first.
         hand.members.sort_by_key(|member| member.message.turn());
         match line {
@@ -323,8 +407,21 @@ async fn carry<M: Message>(way: Arc<Way>, queue: Arc<Mutex<Queue<M>>>) {
     }
 }
 
+/// Carries one message by itself.
+async fn carry_alone<M: Message>(place: UnderWay, member: Member<M>) {
+    let way = &place.0;
+    let mut hand = Hand { members: vec![member], are_sent: false, store: way.store.clone() };
+    let line = way.line().await;
+    hand.drop_unwanted();
+    match line {
+        Ok(line) if hand.members.is_empty() => way.keep(line),
+        Ok(line) => deliver(way, line, &mut hand).await,
+        Err(error) => fail(&mut hand, error),
+    }
+}
+
 /// Sends one message and answers its members. The connection is kept if it is still good.
-async fn deliver<M: Message>(way: &Way, mut line: Line, hand: &mut Hand<M>) {
+async fn deliver<M: Message>(way: &Arc<Way>, mut line: Line, hand: &mut Hand<M>) {
     let messages: Vec<&M> = hand.members.iter().map(|member| &member.message).collect();
     line.asks();
     hand.are_sent = true;

@@ -25,7 +25,7 @@ const SWEEP_EVERY: u32 = 1_000;
 ///
 /// No connection is kept for a lease, so a small pool serves any number of them, also through
 /// pgbouncer in transaction mode. One more connection of its own listens while somebody waits.
-/// A runtime with several threads has up to four of its own besides, which spare it the way over
+/// A runtime with several threads has up to five of its own besides, which spare it the way over
 /// another thread; they are opened when it first asks and closed when it has not for half a minute.
 /// Where the pool has fewer than eight there are none of these.
 /// Leases and fences are as durable as the server's commits.

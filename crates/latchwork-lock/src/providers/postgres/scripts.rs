@@ -22,6 +22,8 @@ pub(super) struct Ask {
     id: Id,
     /// How long it would wait yet; none: for ever.
     patience: Option<Duration>,
+    /// Whether it has waited: then its turn has probably come.
+    waited: bool,
     turn: i64,
 }
 
@@ -88,6 +90,10 @@ impl Message for Ask {
         String::new()
     }
 
+    fn may_go_alone(&self, _: &Store) -> bool {
+        true
+    }
+
     fn may_be_dropped(&self) -> bool {
         true
     }
@@ -112,13 +118,18 @@ impl Message for Ask {
 }
 
 impl Ask {
-    pub(super) fn new(request: &AcquireRequest, id: Id, patience: Option<Duration>) -> Self {
-        Ask { turn: turn(&request.key), request: request.clone(), id, patience }
+    pub(super) fn new(
+        request: &AcquireRequest,
+        id: Id,
+        patience: Option<Duration>,
+        waited: bool,
+    ) -> Self {
+        Ask { turn: turn(&request.key), request: request.clone(), id, patience, waited }
     }
 
     fn bound<'q>(&'q self, store: &'q Store) -> Query<'q> {
         let request = &self.request;
-        sqlx::query(schema::ASK_ONE)
+        sqlx::query(if self.waited { schema::CLAIM_ONE } else { schema::ASK_ONE })
             .bind(&*store.client)
             .bind(&*store.process)
             .bind(self.turn)
@@ -247,6 +258,11 @@ impl Message for Give {
 
     fn tell(news: Vec<News>, store: &Store) -> String {
         news.into_iter().map(|news| news.tell(store)).collect()
+    }
+
+    fn may_go_alone(&self, store: &Store) -> bool {
+        // Else it would go on with what it does next before the one that it has woken.
+        !store.desk.waits_for(&self.key)
     }
 
     fn may_be_dropped(&self) -> bool {

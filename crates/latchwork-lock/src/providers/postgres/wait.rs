@@ -104,7 +104,7 @@ impl Question {
     /// Tries the short way, which most requests can go; none where the rules must decide.
     async fn ask_shortly(&self, provider: &PostgresLockProvider) -> Result<Option<Answer>> {
         let patience = (self.request.wait != Wait::Forever).then_some(self.patience);
-        let ask = Ask::new(&self.request, self.id, patience);
+        let ask = Ask::new(&self.request, self.id, patience, self.queued_before);
         // Whether a lost question was heard, the rules will see by its id.
         let asked = provider.lanes.ask(ask).await?.unwrap_or(None);
         Ok(asked.map(|asked| match asked {
