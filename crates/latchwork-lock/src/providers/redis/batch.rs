@@ -35,11 +35,15 @@ use crate::runtimes::PerRuntime;
 use crate::{Error, Key, Result};
 
 /// The most members of one message: others must not wait long for it inside the server.
-pub(super) const LARGEST: usize = 64;
+pub(super) const LARGEST: usize = 100;
 const _: () = assert!(LARGEST <= 100, "the script counts on two digits");
 
 /// How many messages may be under way before what comes is held together.
 const UNDER_WAY: usize = 6;
+
+/// With how many members under way two messages are enough: one for the server to work at, and one for
+/// the client. What a message costs by itself is shared by more then.
+const MANY: usize = 64;
 
 /// How many members may be under way for one more to be sent by whoever asks.
 const FEW: usize = 2;
@@ -220,6 +224,12 @@ impl Way {
         quiet.then(|| self.asked(1))
     }
 
+    /// Whether one more message may go, with so many of them under way.
+    fn has_room(&self, messages: usize) -> bool {
+        let most = if self.asked.load(Ordering::Relaxed) < MANY { UNDER_WAY } else { 2 };
+        messages < most
+    }
+
     /// Whether many ask at a time. What is under way does not tell: between two messages there is
     /// nothing.
     fn is_crowded(&self) -> bool {
@@ -302,7 +312,7 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
         tokio::select! {
             biased;
             Some(()) = under_way.next(), if !under_way.is_empty() => {}
-            got = incoming.recv_many(&mut jobs, LARGEST), if under_way.len() < UNDER_WAY => {
+            got = incoming.recv_many(&mut jobs, LARGEST), if way.has_room(under_way.len()) => {
                 if got == 0 {
                     break;
                 }
