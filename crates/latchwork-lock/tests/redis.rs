@@ -34,9 +34,11 @@ fn main() {
     tests![
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
-            the_order_of_a_message_is_kept, a_lease_ends_once,
+            the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
+            a_lease_ends_once,
             nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
-            a_foreign_value_harms_its_own_key_only;
+            a_foreign_value_harms_its_own_key_only,
+            foreign_data_beside_a_key_harms_that_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,
             the_callers_connection_manager_comes_back,
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,

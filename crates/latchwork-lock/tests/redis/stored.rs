@@ -103,6 +103,28 @@ pub(crate) async fn a_lease_ends_once() {
     }
 }
 
+/// Releases stand first in a message. Whoever gives up lets one follow its request, which must not
+/// find that the lease is yet to begin.
+pub(crate) async fn a_release_does_not_overtake_its_request() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    for round in 0..60 {
+        let ask = |i| Box::pin(locks.lock(format!("key-{i}")).ttl(secs(600)).acquire());
+        let mut asks: Vec<_> = (0..150).map(ask).collect();
+        for ask in &mut asks {
+            let _ = futures::poll!(ask);
+        }
+        // Some were sent by then, some wait to be, and some are answered.
+        for _ in 0..round % 6 {
+            tokio::task::yield_now().await;
+        }
+        drop(asks);
+        locks.close().await;
+        let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+        assert!(left.is_empty(), "round {round}: {left:?}");
+    }
+}
+
 pub(crate) async fn nothing_is_left_of_a_key() {
     let server = Server::start(&[]);
     let locks = locks(&server.address()).await;
@@ -177,6 +199,35 @@ pub(crate) async fn a_foreign_value_harms_its_own_key_only() {
     let error = answers[7].as_ref().expect_err("a list is no lock");
     assert_eq!(error.code(), "lock_backend", "{error}");
     tell::<()>(&shared(), &["DEL", &format!("latchwork:k:lock/{bad}")]);
+}
+
+/// The same with what stands beside the lock itself, where a message takes its short ways.
+pub(crate) async fn foreign_data_beside_a_key_harms_that_key_only() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    for name in ["q", "h", "d"] {
+        let guard = locks.lock("bad").shared().acquire().await.expect("a free key");
+        let foreign = format!("latchwork:{name}:lock/bad");
+        tell::<()>(&server.address(), &["SET", &foreign, "x"]);
+        let asks = (0..64).map(|i| {
+            let key = if i == 7 { "bad".to_owned() } else { format!("good-{i}") };
+            let locks = locks.clone();
+            async move { locks.lock(&key).wait(secs(5)).acquire().await }
+        });
+        let answers = futures::future::join_all(asks).await;
+        for (i, answer) in answers.iter().enumerate() {
+            assert_eq!(answer.is_err(), i == 7, "{name}, {i}: {answer:?}");
+        }
+        let error = answers[7].as_ref().expect_err("a string is none of ours");
+        assert_eq!(error.code(), "lock_backend", "{error}");
+        // Its holder is told, and all others are released.
+        let bad = guard.release();
+        let good = answers.into_iter().flatten().map(|guard| guard.release());
+        let (bad, good) = futures::join!(bad, futures::future::join_all(good));
+        assert_eq!(bad.expect_err("nobody can tell").code(), "lock_backend");
+        assert!(good.iter().all(Result::is_ok), "{good:?}");
+        tell::<()>(&server.address(), &["FLUSHALL"]);
+    }
 }
 
 fn request(key: &Key, mode: Mode, wait: Wait) -> AcquireRequest {

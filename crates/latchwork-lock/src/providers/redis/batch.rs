@@ -6,40 +6,50 @@
 //!
 //! Nobody waits for company: while hardly anything is under way, whoever asks sends its own message.
 //! What comes while much is under way goes out together, as soon as one message is answered.
-//! The order is kept, so a release never overtakes the request that it follows.
+//! The order is kept, so a release never overtakes the request that it follows: who gives up before its
+//! request was sent takes that back.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::oneshot;
 
+use super::record::Asker;
 use super::release::Release;
 use super::scripts::{self, Operation};
+use super::tell::{self, Tell, Told};
 use super::watch::Claim;
 use super::{error, watcher};
 use crate::rules::Id;
 use crate::runtimes::PerRuntime;
-use crate::{Error, Result};
+use crate::{Error, Key, Result};
 
 /// The most members of one message: others must not wait long for it inside the server.
-pub(super) const LARGEST: usize = 64;
+pub(super) const LARGEST: usize = 100;
 const _: () = assert!(LARGEST <= 100, "the script counts on two digits");
 
 /// How many messages may be under way before what comes is held together.
-const UNDER_WAY: usize = 8;
+const UNDER_WAY: usize = 6;
+
+/// With how many members under way two messages are enough: one for the server to work at, and one for
+/// the client. What a message costs by itself is shared by more then.
+const MANY: usize = 64;
 
 /// How many members may be under way for one more to be sent by whoever asks.
 const FEW: usize = 2;
 
-/// From how many members under way on those who come are let gather before they are sent.
+/// From how many members of a message on those who come are let gather before the next one is sent,
+/// and those who are answered are woken together.
 const CROWD: usize = 8;
 
 /// How long a server may take to answer, and to be reached.
@@ -49,14 +59,13 @@ const REACH: Duration = Duration::from_secs(2);
 const DURING: &str = "asking the server";
 
 /// One operation on one lock; the head of the script says what its parts are.
-#[derive(Clone, Debug)]
 pub(super) struct Member {
-    pub(super) lock: String,
+    pub(super) key: Key,
     pub(super) operation: Operation,
     pub(super) id: Id,
     pub(super) ttl: u64,
     pub(super) option: String,
-    pub(super) record: String,
+    pub(super) asker: Option<Asker>,
 }
 
 /// What the server said to one member.
@@ -68,14 +77,36 @@ pub(super) struct Answer {
 
 /// Who wants to know.
 pub(super) enum Reply {
-    Tell(oneshot::Sender<Result<Answer>>),
-    Release(Release),
-    Claim(Claim),
+    Tell(Tell),
+    Release(Box<Release>),
+    Claim(Box<Claim>),
 }
 
 pub(super) struct Job {
     pub(super) member: Member,
     pub(super) reply: Reply,
+}
+
+/// An answer that is yet to come. Small, since whoever asks carries it.
+pub(super) enum Question {
+    /// In a message of its own, sent by whoever asks.
+    Alone(BoxFuture<'static, Result<Answer>>),
+    /// In one that is shared; and what it is asked for.
+    Put(&'static str, Told),
+}
+
+impl Future for Question {
+    type Output = Result<Answer>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            Question::Alone(answer) => answer.as_mut().poll(cx),
+            Question::Put(during, told) => {
+                let told = ready!(Pin::new(told).poll(cx));
+                Poll::Ready(told.unwrap_or_else(|| Err(error::gone(during))))
+            }
+        }
+    }
 }
 
 /// Where to put requests. With it, its lanes end.
@@ -98,6 +129,8 @@ struct Way {
     asked: AtomicUsize,
     /// How many jobs wait to be sent.
     queued: AtomicUsize,
+    /// How many the last message was sent for.
+    last: AtomicUsize,
 }
 
 impl Lanes {
@@ -108,18 +141,20 @@ impl Lanes {
         })
     }
 
-    /// Asks; dropping the future before it was sent takes the question back.
-    pub(super) async fn ask(&self, during: &'static str, member: Member) -> Result<Answer> {
+    /// Asks; dropping the answer before it was sent takes the question back.
+    pub(super) fn ask(&self, during: &'static str, member: Member) -> Question {
         if let Some(here) = self.here()
-            && let Some(_asked) = here.way.alone()
+            && let Some(asked) = here.way.alone()
         {
-            let answers = here.way.exchange(std::slice::from_ref(&member)).await;
-            let mut answers = answers.map_err(|failure| failure.told())?;
-            return answers.pop().unwrap_or_else(|| Err(error::unreadable(during)));
+            return Question::Alone(Box::pin(async move {
+                let mut answers = asked.0.exchange(std::slice::from_ref(&member)).await;
+                let answer = answers.as_mut().map_err(|failure| failure.told())?.pop();
+                answer.unwrap_or_else(|| Err(error::unreadable(during)))
+            }));
         }
-        let (tell, told) = oneshot::channel();
+        let (tell, told) = tell::channel();
         self.put(Job { member, reply: Reply::Tell(tell) });
-        told.await.map_err(|_| error::gone(during))?
+        Question::Put(during, told)
     }
 
     /// Asks without waiting for the answer.
@@ -136,7 +171,7 @@ impl Lanes {
     /// The same, on the lane that outlives every runtime of a caller.
     pub(super) fn put_apart(&self, job: Job) {
         if let Some(back) = self.own.put(job) {
-            back.reply.answer(Err(error::gone(DURING)));
+            back.reply.answer(Err(error::gone(DURING)), false);
         }
     }
 
@@ -152,7 +187,13 @@ impl Lanes {
 impl Lane {
     fn open(runtime: &Handle, line: Arc<Line>, client: Arc<str>) -> Lane {
         let (jobs, incoming) = unbounded_channel();
-        let way = Way { line, client, asked: AtomicUsize::new(0), queued: AtomicUsize::new(0) };
+        let way = Way {
+            line,
+            client,
+            asked: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            last: AtomicUsize::new(0),
+        };
         let way = Arc::new(way);
         runtime.spawn(pump(way.clone(), incoming));
         Lane { jobs, way }
@@ -166,9 +207,9 @@ impl Lane {
 }
 
 /// Members that are under way, as long as this lives.
-struct Asked<'a>(&'a Way, usize);
+struct Asked(Arc<Way>, usize);
 
-impl Drop for Asked<'_> {
+impl Drop for Asked {
     fn drop(&mut self) {
         self.0.asked.fetch_sub(self.1, Ordering::Relaxed);
     }
@@ -176,15 +217,28 @@ impl Drop for Asked<'_> {
 
 impl Way {
     /// Leave to send a message by oneself, when next to nothing is under way.
-    fn alone(&self) -> Option<Asked<'_>> {
-        let quiet =
-            self.queued.load(Ordering::Relaxed) == 0 && self.asked.load(Ordering::Relaxed) < FEW;
+    fn alone(self: &Arc<Self>) -> Option<Asked> {
+        let quiet = self.queued.load(Ordering::Relaxed) == 0
+            && self.asked.load(Ordering::Relaxed) < FEW
+            && !self.is_crowded();
         quiet.then(|| self.asked(1))
     }
 
-    fn asked(&self, members: usize) -> Asked<'_> {
+    /// Whether one more message may go, with so many of them under way.
+    fn has_room(&self, messages: usize) -> bool {
+        let most = if self.asked.load(Ordering::Relaxed) < MANY { UNDER_WAY } else { 2 };
+        messages < most
+    }
+
+    /// Whether many ask at a time. What is under way does not tell: between two messages there is
+    /// nothing.
+    fn is_crowded(&self) -> bool {
+        self.last.load(Ordering::Relaxed) >= CROWD
+    }
+
+    fn asked(self: &Arc<Self>, members: usize) -> Asked {
         self.asked.fetch_add(members, Ordering::Relaxed);
-        Asked(self, members)
+        Asked(self.clone(), members)
     }
 
     /// Sends one message, and gives an answer for each member.
@@ -194,8 +248,7 @@ impl Way {
             let hash = self.line.script();
             let command = scripts::call(&hash, &self.client, members);
             match self.line.send(&command).await {
-                Ok(Value::Array(answers)) if answers.len() == members.len() => break answers,
-                Ok(_) => return Err(Failure(None)),
+                Ok(answer) => break scripts::answers(answer, members).ok_or(Failure(None))?,
                 // A restart forgot the script. Nothing was done.
                 Err(failure) if is_unknown_script(&failure) => {
                     self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
@@ -223,12 +276,17 @@ impl Way {
 
 impl Reply {
     fn is_wanted(&self) -> bool {
-        !matches!(self, Reply::Tell(tell) if tell.is_closed())
+        !matches!(self, Reply::Tell(tell) if !tell.is_wanted())
     }
 
-    fn answer(self, answer: Result<Answer>) {
+    /// Answers; `crowd` when many are answered at once.
+    fn answer(self, answer: Result<Answer>, crowd: bool) {
         match self {
-            Reply::Tell(tell) => drop(tell.send(answer)),
+            Reply::Tell(tell) => {
+                if let Some(waker) = tell.answer(answer) {
+                    tell::wake(&waker, crowd);
+                }
+            }
             Reply::Release(release) => release.tried(answer),
             Reply::Claim(claim) => claim.answered(answer),
         }
@@ -254,39 +312,48 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
         tokio::select! {
             biased;
             Some(()) = under_way.next(), if !under_way.is_empty() => {}
-            got = incoming.recv_many(&mut jobs, LARGEST), if under_way.len() < UNDER_WAY => {
+            got = incoming.recv_many(&mut jobs, LARGEST), if way.has_room(under_way.len()) => {
                 if got == 0 {
                     break;
                 }
                 // Those who were answered together ask again together: let them all come.
-                if got < LARGEST && way.asked.load(Ordering::Relaxed) >= CROWD {
+                if got < LARGEST && way.is_crowded() {
                     tokio::task::yield_now().await;
-                    while jobs.len() < LARGEST && let Ok(job) = incoming.try_recv() {
-                        jobs.push(job);
-                    }
-                }
-                way.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
-                jobs.retain(|job| job.reply.is_wanted());
-                jobs.sort_by_key(|job| job.member.operation.section());
-                let (members, replies): (Vec<_>, Vec<_>) =
-                    jobs.drain(..).map(|job| (job.member, job.reply)).unzip();
-                if !members.is_empty() {
-                    under_way.push(send(&way, members, replies));
                 }
             }
+        }
+        while jobs.len() < LARGEST
+            && let Ok(job) = incoming.try_recv()
+        {
+            jobs.push(job);
+        }
+        if jobs.is_empty() {
+            continue;
+        }
+        way.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
+        way.last.store(jobs.len(), Ordering::Relaxed);
+        jobs.retain(|job| job.reply.is_wanted());
+        jobs.sort_by_key(|job| job.member.operation.section());
+        let (members, replies): (Vec<_>, Vec<_>) =
+            jobs.drain(..).map(|job| (job.member, job.reply)).unzip();
+        if !members.is_empty() {
+            under_way.push(send(&way, members, replies));
         }
     }
     while under_way.next().await.is_some() {}
 }
 
 /// Sends one message and gives everybody an answer.
-async fn send(way: &Way, members: Vec<Member>, replies: Vec<Reply>) {
+async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
     let _asked = way.asked(members.len());
+    let crowd = replies.len() >= CROWD;
     match way.exchange(&members).await {
         Ok(answers) => {
-            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told))
+            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
         }
-        Err(failure) => replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()))),
+        Err(failure) => {
+            replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()), crowd));
+        }
     }
 }
 
@@ -385,7 +452,9 @@ impl Line {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(REACH))
             .set_response_timeout(Some(ANSWER));
-        let new = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        // Apart: whoever finds it open need not carry what it takes to open it.
+        let opening = self.client.get_multiplexed_async_connection_with_config(&config);
+        let new = Box::pin(opening).await?;
         *open = (open.0 + 1, Some(new.clone()));
         Ok((Box::new(new), open.0))
     }

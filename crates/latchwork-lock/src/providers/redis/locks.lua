@@ -11,6 +11,9 @@
 --          place: 00, 01, … in the order in which they came
 --          for each other: operation, id, ttl in milliseconds, option, record
 --
+-- Answers  1: a mark for each member: 0 no, 1 yes, + granted, - see below; 2: the fence of place 00;
+--          then the answers of those marked -
+--
 -- A lock is in one of two layouts:
 --   lean  `latchwork:k:NAME` is `ID HOW PLACE RECORD \n FIRST \n SINCE`, with the lease's own ttl: one
 --         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE. Nearly all
@@ -29,14 +32,17 @@
 --
 -- The names beside KEYS are made here, which only a cluster would mind; that is refused before.
 
-local KEYS, ARGV, call, sub, byte = KEYS, ARGV, redis.call, string.sub, string.byte
+local KEYS, ARGV, try, sub, byte = KEYS, ARGV, pcall, string.sub, string.byte
+-- What is wrong with one lock, such as somebody else's data under its names, does not concern the
+-- others of the message: where it may be met first, it is an answer and not the end of the script.
+local call, pcall = redis.call, redis.pcall
 local find, match, format = string.find, string.match, string.format
 local STAR, EXCLUSIVE, ONCE, BEHIND = 42, 120, 110, 113
 local ALIVE = 6000 -- milliseconds that a client counts as alive after it was heard
 local GRACE = 60000000 -- how long the full layout outlives all that is in it, at least
 
 local releases, asks, members = ARGV[2] + 0, ARGV[3] + 0, #KEYS - 1
-local answers, values, answered = {}, {}, 0
+local marks, values, answered = {}, {}, 0
 
 -- Leases that end as they began: they are looked at and deleted together.
 if releases > 0 then
@@ -46,9 +52,9 @@ if releases > 0 then
     local v = values[i]
     if v and sub(v, 1, 32) == ARGV[i + 3] then
       count = count + 1
-      over[count], answers[i] = KEYS[i + 1], 1
+      over[count], marks[i] = KEYS[i + 1], '1'
     elseif not v or byte(v) ~= STAR then
-      answered, answers[i] = answered + 1, 0
+      answered, marks[i] = answered + 1, '0'
     end
   end
   answered = answered + count
@@ -56,20 +62,21 @@ if releases > 0 then
     -- Somebody asked twice: a lease ends once.
     local seen = {}
     for i = 1, releases do
-      if answers[i] == 1 then
+      if marks[i] == '1' then
         local key = KEYS[i + 1]
-        if seen[key] then answers[i] = 0 end
+        if seen[key] then marks[i] = '0' end
         seen[key] = true
       end
     end
   end
 end
-if answered == members then return answers end
+if answered == members then return { table.concat(marks) } end
 
 -- Nothing is made before it is needed: every function of a script costs, each time it runs.
 local time = call('TIME')
 local now_text = format('%s%06d', time[1], time[2])
 local now, newest, unsaved, beaten, others = now_text + 0, nil, nil, nil, nil
+local answers = { '', 0 }
 
 -- Leases that begin alone, on a free key. They have fences in a row, told by one end and the
 -- place of each.
@@ -79,7 +86,7 @@ if asks > 0 then
     place, at = place + 1, at + 2
     local key, body = KEYS[i + 1], ARGV[at]
     local how = byte(body, 33)
-    if how == BEHIND then values[i] = redis.pcall('GET', key) end
+    if how == BEHIND then values[i] = pcall('GET', key) end
     -- Nobody gets past another one of the same message.
     if values[i] or byte(body, 36) ~= EXCLUSIVE or passed and passed[key] then
       passed = passed or {}
@@ -95,16 +102,16 @@ if asks > 0 then
           first, newest, unsaved = last + 1, last + asks, true
           rest = format('%.0f', first)
         end
-        rest = '\n' .. rest .. '\n' .. now_text
+        rest, answers[2] = '\n' .. rest .. '\n' .. now_text, first
       end
-      if call('SET', key, body .. rest, 'PX', ARGV[at + 1], 'NX') then answers[i] = first + place end
+      if call('SET', key, body .. rest, 'PX', ARGV[at + 1], 'NX') then marks[i] = '+' end
     end
   end
 end
 
 for i = 1, members do
-  local answer = answers[i]
-  if not answer then
+  if not marks[i] then
+    local answer
     local key, v = KEYS[i + 1], values[i]
     local op, id, ttl, option, record
     if i <= releases then
@@ -113,17 +120,17 @@ for i = 1, members do
       -- all do. What is not as expected is left to the general way.
       local name = sub(key, 13)
       local d, h, q = 'latchwork:d:' .. name, 'latchwork:h:' .. name, 'latchwork:q:' .. name
-      local known, line = call('HMGET', d, id, 'f'), call('LRANGE', q, 0, 1)
+      local known, line = pcall('HMGET', d, id, 'f'), pcall('LRANGE', q, 0, 1)
       local next_id, behind = line[1], line[2]
       if next_id and known[1] and find(known[1], '^[rc]\n%d+\n%d+\n%d+\nx') then
-        local expires = call('ZSCORE', h, id)
+        local expires = pcall('ZSCORE', h, id)
         local waiting = call('HMGET', d, next_id, behind or next_id)
-        local said, lasts, client = match(waiting[1], '^w\n0\n0\n%d+\n(x\n(%d+)\n(%x+)\n\n.*)$')
+        local said, lasts, client = match(waiting[1] or '', '^w\n0\n0\n%d+\n(x\n(%d+)\n(%x+)\n\n.*)$')
         if
           client == ARGV[1]
-          and expires
+          and type(expires) == 'string'
           and expires + 0 > now
-          and now + lasts + GRACE <= sub(v, 2) + 0
+          and now + lasts + GRACE <= (tonumber(sub(v, 2)) or 0)
         then
           local fence = now_text
           local last = newest or call('SET', KEYS[1], now_text, 'GET')
@@ -139,45 +146,51 @@ for i = 1, members do
           call('HSET', d, next_id, entry, 'f', fence)
           call('HDEL', d, id)
           -- Who stands behind must know when something ahead of it runs out.
-          local other = behind and match(waiting[2], '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
+          local other = behind and match(waiting[2] or '', '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
           if other ~= client then call('PUBLISH', 'latchwork:c:' .. other, behind .. lasts) end
           answer = { 1, lasts + 0, next_id, fence, known[2] }
         end
       end
     elseif i <= releases + asks then
       local body = ARGV[i * 2 - releases + 2]
-      op, ttl, v = 'a', ARGV[i * 2 - releases + 3], v or redis.pcall('GET', key)
+      op, ttl, v = 'a', ARGV[i * 2 - releases + 3], v or pcall('GET', key)
       id, option, record = sub(body, 1, 32), sub(body, 33, 33), sub(body, 36)
       -- Behind somebody who holds, one who wants it alone and names no owner can but wait.
       if
         type(v) == 'string'
         and byte(v) == STAR
         and option ~= 'n'
-        and now + GRACE <= sub(v, 2) + 0
+        and now + GRACE <= (tonumber(sub(v, 2)) or 0)
         and find(record, '^x\n%d+\n%x+\n\n')
       then
         local name = sub(key, 13)
-        local soonest = call('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
+        local soonest = pcall('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
         local entry = 'w\n0\n0\n' .. now_text .. '\n' .. record
-        if soonest and soonest + 0 > now and call('HSETNX', 'latchwork:d:' .. name, id, entry) == 1 then
-          if call('RPUSH', 'latchwork:q:' .. name, id) == 1 then
-            call('PEXPIREAT', 'latchwork:q:' .. name, format('%.0f', math.ceil(sub(v, 2) / 1000)))
+        if soonest and soonest + 0 > now and pcall('HSETNX', 'latchwork:d:' .. name, id, entry) == 1 then
+          local length = pcall('RPUSH', 'latchwork:q:' .. name, id)
+          if type(length) == 'table' then
+            call('HDEL', 'latchwork:d:' .. name, id)
+            answer = { '!', length.err }
+          else
+            if length == 1 then
+              call('PEXPIREAT', 'latchwork:q:' .. name, format('%.0f', math.ceil(sub(v, 2) / 1000)))
+            end
+            if not beaten then call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE) end
+            beaten, answer = true, { 2, soonest - now }
           end
-          if not beaten then call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE) end
-          beaten, answer = true, { 2, soonest - now }
         end
       end
     else
       local at = i * 5 - releases * 4 - asks * 3 - 1
       op, id, ttl, option, record = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-      v = redis.pcall('GET', key)
+      v = pcall('GET', key)
       if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then
         call('PEXPIRE', key, ttl)
         answer = 1
       end
     end
     if not answer and type(v) == 'table' then
-      answer = { '!', v.err } -- what is wrong with one lock does not concern the others
+      answer = { '!', v.err }
     end
 
     -- Everything else.
@@ -556,13 +569,18 @@ for i = 1, members do
         end
       end)()
       local fine
-      fine, answer = pcall(others, op, key, v, id, ttl, option, record)
+      fine, answer = try(others, op, key, v, id, ttl, option, record)
       if not fine then
         answer = { '!', type(answer) == 'table' and answer.err or tostring(answer) }
       end
     end
-    answers[i] = answer
+    if answer == 0 or answer == 1 then
+      marks[i] = answer == 1 and '1' or '0'
+    else
+      marks[i], answers[#answers + 1] = '-', answer
+    end
   end
 end
 if unsaved then call('SET', KEYS[1], format('%.0f', newest)) end
+answers[1] = table.concat(marks)
 return answers

@@ -37,6 +37,7 @@ mod record;
 mod release;
 mod scripts;
 mod store;
+mod tell;
 mod wait;
 mod watch;
 mod watcher;

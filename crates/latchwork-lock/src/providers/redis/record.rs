@@ -31,26 +31,47 @@ pub(super) fn hexes(ids: &[Id]) -> String {
     ids.iter().flat_map(|id| hex(*id)).map(char::from).collect()
 }
 
-/// What the script keeps of whoever asks; the script's head names its parts.
-pub(super) fn record(request: &AcquireRequest, client: &str, process: &str) -> String {
-    let mode = match request.mode {
-        Mode::Exclusive => 'x',
-        Mode::Shared => 's',
-    };
-    format!(
-        "{mode}\n{}\n{client}\n{}\n{process}\n{}",
-        micros(request.ttl),
-        request.owner.as_ref().map_or("", Owner::as_str),
-        request.note.as_deref().unwrap_or_default(),
-    )
+/// Whoever asks, as the script keeps it.
+pub(super) struct Asker {
+    mode: Mode,
+    owner: Option<Owner>,
+    note: Option<Arc<str>>,
+}
+
+impl Asker {
+    pub(super) fn of(request: &AcquireRequest) -> Self {
+        Asker { mode: request.mode, owner: request.owner.clone(), note: request.note.clone() }
+    }
+
+    /// Writes the record whose parts the script's head names; the ttl in milliseconds.
+    pub(super) fn write(&self, out: &mut Vec<u8>, ttl: u64, client: &str) {
+        let mode = match self.mode {
+            Mode::Exclusive => "x",
+            Mode::Shared => "s",
+        };
+        let owner = self.owner.as_ref().map_or("", Owner::as_str);
+        let note = self.note.as_deref().unwrap_or_default();
+        let ttl = ttl.to_string();
+        // As microseconds.
+        for part in [
+            mode,
+            "\n",
+            &ttl,
+            "000\n",
+            client,
+            "\n",
+            owner,
+            "\n",
+            crate::process_label(),
+            "\n",
+            note,
+        ] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    }
 }
 
 /// Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
-fn micros(ttl: Duration) -> u64 {
-    millis(ttl) * 1_000
-}
-
-/// Rounded up too.
 pub(super) fn millis(ttl: Duration) -> u64 {
     // A number of the script must stay whole: some tens of years are enough.
     u64::try_from(ttl.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX).min(1 << 40)

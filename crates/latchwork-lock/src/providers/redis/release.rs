@@ -1,11 +1,13 @@
 //! The releases that drops have queued (L21).
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::batch::{Answer, Reply};
+use super::batch::{Answer, Question, Reply};
 use super::scripts::Operation;
 use super::store::Store;
 use super::watcher::runtime;
@@ -32,6 +34,55 @@ pub(super) struct Release {
     done: bool,
 }
 
+/// A release that is waited for: whether the lease was held, and whether others were given the key.
+///
+/// Once begun it goes on, also when it is dropped: the answer may hold the grants of others.
+pub(super) struct Releasing {
+    store: Arc<Store>,
+    during: &'static str,
+    key: Key,
+    asked_at: Moment,
+    /// None when it is answered.
+    question: Option<Question>,
+}
+
+impl Releasing {
+    pub(super) fn new(
+        store: &Arc<Store>,
+        during: &'static str,
+        key: &Key,
+        asked_at: Moment,
+        question: Question,
+    ) -> Self {
+        let (store, key) = (store.clone(), key.clone());
+        Releasing { store, during, key, asked_at, question: Some(question) }
+    }
+}
+
+impl Future for Releasing {
+    type Output = Result<(bool, bool)>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(question) = &mut self.question else { return Poll::Pending };
+        let answer = ready!(Pin::new(question).poll(cx));
+        self.question = None;
+        Poll::Ready(answer.and_then(|answer| {
+            let held = self.store.released(self.during, &self.key, self.asked_at, &answer)?;
+            Ok((held, answer.value.as_sequence().is_some()))
+        }))
+    }
+}
+
+impl Drop for Releasing {
+    fn drop(&mut self) {
+        let Some(question) = self.question.take() else { return };
+        if let Ok(runtime) = runtime() {
+            let rest = Releasing::new(&self.store, self.during, &self.key, self.asked_at, question);
+            runtime.spawn(rest);
+        }
+    }
+}
+
 impl Releases {
     pub(super) fn new() -> Self {
         Releases { left: watch::Sender::new(0) }
@@ -49,7 +100,7 @@ impl Releases {
             left: self.left.clone(),
             done: false,
         };
-        store.put(Operation::Release, key, id, Reply::Release(release));
+        store.put(Operation::Release, key, id, Reply::Release(Box::new(release)));
     }
 
     /// Ends when everything that was queued was tried.
@@ -80,7 +131,7 @@ impl Release {
                 let mut backoff = Backoff::new(Duration::from_millis(100 << self.tries.min(4)));
                 tokio::time::sleep(backoff.pause()).await;
                 let (store, key, id) = (self.store.clone(), self.key.clone(), self.id);
-                store.put(Operation::Release, &key, id, Reply::Release(self));
+                store.put(Operation::Release, &key, id, Reply::Release(Box::new(self)));
             });
         } else {
             self.done = true;
@@ -106,6 +157,6 @@ impl Drop for Release {
             left: self.left.clone(),
             done: false,
         };
-        store.put_apart(Operation::Release, &key, id, Reply::Release(again));
+        store.put_apart(Operation::Release, &key, id, Reply::Release(Box::new(again)));
     }
 }

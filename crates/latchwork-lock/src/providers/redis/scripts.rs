@@ -1,6 +1,6 @@
 //! The script that runs inside the server, and how it is called.
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use super::batch::Member;
 use super::record;
@@ -70,16 +70,20 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
     let mut size = 128;
     for member in members {
         counts[member.operation.section()] += 1;
-        size += 64 + member.lock.len() + member.option.len() + member.record.len();
+        size += 64 + member.key.as_str().len() + member.option.len();
+        size += member.asker.as_ref().map_or(0, |_| 128);
     }
     let mut command = Cmd::with_capacity(6 + 6 * members.len(), size);
     command.arg("EVALSHA").arg(hash).arg(members.len() + 1).arg(FENCE);
+    let mut body = Vec::with_capacity(256);
     for member in members {
-        command.arg(&*member.lock);
+        body.clear();
+        body.extend_from_slice(LOCK.as_bytes());
+        body.extend_from_slice(member.key.as_str().as_bytes());
+        command.arg(&body[..]);
     }
     command.arg(client).arg(counts[0]).arg(counts[1]);
     let mut place = 0;
-    let mut body = Vec::new();
     for member in members {
         let id = record::hex(member.id);
         match member.operation {
@@ -88,19 +92,49 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
                 body.clear();
                 body.extend_from_slice(&id);
                 body.extend([how, b'0' + place / 10, b'0' + place % 10]);
-                body.extend_from_slice(member.record.as_bytes());
+                if let Some(asker) = &member.asker {
+                    asker.write(&mut body, member.ttl, client);
+                }
                 place += 1;
                 command.arg(&body[..]).arg(member.ttl)
             }
-            other => command
-                .arg(other.letter())
-                .arg(&id[..])
-                .arg(member.ttl)
-                .arg(&*member.option)
-                .arg(&*member.record),
+            other => {
+                body.clear();
+                match &member.asker {
+                    Some(asker) => asker.write(&mut body, member.ttl, client),
+                    None => body.extend_from_slice(crate::process_label().as_bytes()),
+                }
+                let command = command.arg(other.letter()).arg(&id[..]).arg(member.ttl);
+                command.arg(&*member.option).arg(&body[..])
+            }
         };
     }
     command
+}
+
+/// What the script answered to each of these members; none where that is not readable.
+pub(super) fn answers(answer: Value, members: &[Member]) -> Option<Vec<Value>> {
+    let Value::Array(parts) = answer else { return None };
+    let mut parts = parts.into_iter();
+    let Some(Value::BulkString(marks)) = parts.next() else { return None };
+    if marks.len() != members.len() {
+        return None;
+    }
+    let mut fence = match parts.next() {
+        Some(Value::Int(first)) => first,
+        _ => 0,
+    };
+    let mut answers = Vec::with_capacity(marks.len());
+    for (mark, member) in marks.into_iter().zip(members) {
+        answers.push(match mark {
+            b'0' => Value::Int(0),
+            b'1' => Value::Int(1),
+            b'+' => Value::Int(fence),
+            _ => parts.next()?,
+        });
+        fence += i64::from(matches!(member.operation, Operation::First(_)));
+    }
+    Some(answers)
 }
 
 /// The channel on which a client hears of its turns.

@@ -7,9 +7,11 @@ use std::time::Duration;
 use redis::Value;
 
 use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
+use super::record::Asker;
+use super::release::Releasing;
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
-use super::{error, record, watcher};
+use super::{error, record};
 use crate::rules::Id;
 use crate::{
     AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
@@ -24,7 +26,6 @@ pub(super) struct Store {
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the server.
     pub(super) client: Arc<str>,
-    pub(super) process: &'static str,
     pub(super) desk: Arc<Desk>,
 }
 
@@ -65,8 +66,7 @@ impl Store {
     pub(super) fn new(line: Arc<Line>, clock: Arc<dyn Clock>) -> Result<Self> {
         let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
         let lanes = Lanes::open(line.clone(), client.clone())?;
-        let process = crate::process_label();
-        Ok(Store { line, lanes, clock, client, process, desk: Arc::default() })
+        Ok(Store { line, lanes, clock, client, desk: Arc::default() })
     }
 
     pub(super) async fn ask(
@@ -88,12 +88,12 @@ impl Store {
             .ask(
                 during,
                 Member {
-                    lock: name(&request.key),
+                    key: request.key.clone(),
                     operation,
                     id,
                     ttl: record::millis(request.ttl),
                     option: option.to_owned(),
-                    record: record::record(request, &self.client, self.process),
+                    asker: Some(Asker::of(request)),
                 },
             )
             .await?;
@@ -110,14 +110,10 @@ impl Store {
         key: &Key,
         id: Id,
     ) -> Result<bool> {
-        let (store, key) = (self.clone(), key.clone());
-        let release = async move {
-            let asked_at = store.clock.now();
-            let answer = store.lanes.ask(during, member(Operation::Release, &key, id)).await?;
-            let held = store.released(during, &key, asked_at, &answer)?;
-            Ok::<_, crate::Error>((held, answer.value.as_sequence().is_some()))
-        };
-        let (held, handed_on) = watcher::to_the_end(release).await?;
+        let asked_at = self.clock.now();
+        let question = self.lanes.ask(during, member(Operation::Release, key, id));
+        let releasing = Releasing::new(self, during, key, asked_at, question);
+        let (held, handed_on) = releasing.await?;
         if handed_on {
             // Who was given the key has waited longer than we have.
             tokio::task::yield_now().await;
@@ -191,7 +187,6 @@ impl Store {
                 Member {
                     ttl: record::millis(ttl),
                     option: record::hexes(&[ids.1]),
-                    record: self.process.to_owned(),
                     ..member(Operation::Rotate, key, ids.0)
                 },
             )
@@ -330,11 +325,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
 }
 
 fn member(operation: Operation, key: &Key, id: Id) -> Member {
-    Member { lock: name(key), operation, id, ttl: 0, option: String::new(), record: String::new() }
-}
-
-fn name(key: &Key) -> String {
-    [LOCK, key.as_str()].concat()
+    Member { key: key.clone(), operation, id, ttl: 0, option: String::new(), asker: None }
 }
 
 fn truth(during: &'static str, value: &Value) -> Result<bool> {

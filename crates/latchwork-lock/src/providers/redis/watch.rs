@@ -114,7 +114,7 @@ impl Desk {
         let (key, clock) = (call.key.clone(), store.clock.clone());
         let asked_at = clock.now();
         let claim = Claim { desk: store.desk.clone(), clock, call, asked_at };
-        store.put(Operation::Claim, &key, id, Reply::Claim(claim));
+        store.put(Operation::Claim, &key, id, Reply::Claim(Box::new(claim)));
     }
 
     /// Passes a grant on to its waiter. Who is gone lets a release follow, and who asks again is

@@ -4,14 +4,11 @@
 //! opened it. So all talk with the server is done here.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::StreamExt;
-use futures::future::BoxFuture;
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::watch::Receiver;
@@ -36,34 +33,6 @@ const SILENCE: Duration = Duration::from_secs(5);
 const ECHO: Duration = Duration::from_secs(3);
 
 const LOOKING: &str = "looking after those who wait";
-
-/// Runs a job where it is awaited, and on the thread of this module from where the future is dropped.
-pub(super) async fn to_the_end<T: Send + 'static>(
-    job: impl Future<Output = T> + Send + 'static,
-) -> T {
-    ToTheEnd(Some(Box::pin(job))).await
-}
-
-struct ToTheEnd<T: Send + 'static>(Option<BoxFuture<'static, T>>);
-
-impl<T: Send + 'static> Future for ToTheEnd<T> {
-    type Output = T;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let Some(job) = &mut self.0 else { return Poll::Pending };
-        let done = ready!(job.as_mut().poll(cx));
-        self.0 = None;
-        Poll::Ready(done)
-    }
-}
-
-impl<T: Send + 'static> Drop for ToTheEnd<T> {
-    fn drop(&mut self) {
-        if let (Some(job), Ok(runtime)) = (self.0.take(), runtime()) {
-            runtime.spawn(job);
-        }
-    }
-}
 
 /// Runs a job to its end. Dropping the future does not stop a job that has begun.
 pub(super) async fn run<T: Send + 'static>(
