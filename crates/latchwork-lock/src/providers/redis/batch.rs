@@ -127,7 +127,8 @@ struct Way {
     client: Arc<str>,
     /// How many members are under way.
     asked: AtomicUsize,
-    /// How many jobs wait to be sent.
+    /// How many jobs were put and are not answered. Whoever sends its own message would overtake
+    /// those of them that the pump has in hand, and a release must not overtake its request.
     queued: AtomicUsize,
     /// How many the last message was sent for.
     last: AtomicUsize,
@@ -330,9 +331,10 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
         if jobs.is_empty() {
             continue;
         }
-        way.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
-        way.last.store(jobs.len(), Ordering::Relaxed);
+        let came = jobs.len();
+        way.last.store(came, Ordering::Relaxed);
         jobs.retain(|job| job.reply.is_wanted());
+        way.queued.fetch_sub(came - jobs.len(), Ordering::Relaxed);
         jobs.sort_by_key(|job| job.member.operation.section());
         let (members, replies): (Vec<_>, Vec<_>) =
             jobs.drain(..).map(|job| (job.member, job.reply)).unzip();
@@ -347,7 +349,9 @@ async fn pump(way: Arc<Way>, mut incoming: UnboundedReceiver<Job>) {
 async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
     let _asked = way.asked(members.len());
     let crowd = replies.len() >= CROWD;
-    match way.exchange(&members).await {
+    let answers = way.exchange(&members).await;
+    way.queued.fetch_sub(members.len(), Ordering::Relaxed);
+    match answers {
         Ok(answers) => {
             replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
         }
