@@ -39,6 +39,7 @@ mod schema;
 mod scripts;
 mod store;
 mod transaction;
+mod unanswered;
 mod wait;
 mod watch;
 mod watcher;

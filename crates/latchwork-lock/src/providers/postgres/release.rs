@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
 
 use super::batch::Lanes;
 use super::scripts::Give;
@@ -21,6 +22,10 @@ const TRIES: usize = 6;
 /// How many at a time that need a connection each: a heap of dropped guards must not take the
 /// whole pool.
 const AT_ONCE: usize = 4;
+
+/// How long a release lets the question before it go first. That may lie in a runtime which somebody
+/// blocks; what it gets when it is late, it gives back itself.
+const QUESTION: Duration = Duration::from_secs(1);
 
 pub(super) struct Releases {
     left: watch::Sender<usize>,
@@ -40,13 +45,15 @@ impl Releases {
 }
 
 /// Queues a release. Always on the provider's own thread: whoever drops a guard may go on to block
-/// its runtime, or end it.
+/// its runtime, or end it. And after the question that may still be under way, which was dropped: on
+/// another connection it might come before that.
 pub(super) fn later(lanes: &Arc<Lanes>, key: Key, id: Id) {
     let lanes = lanes.clone();
     match runtime() {
         Ok(runtime) => {
             lanes.releases.left.send_modify(|left| *left += 1);
             runtime.spawn(async move {
+                let _ = timeout(QUESTION, lanes.store.unanswered.over(id)).await;
                 if !matches!(lanes.give(Give::new(&key, id)).await, Ok(Ok(Some(_)))) {
                     let _turn = lanes.releases.turns.acquire().await;
                     patiently(&lanes.store, &key, id).await;

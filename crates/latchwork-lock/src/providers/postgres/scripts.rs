@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::batch::{Heard, Lane, Member, Message, Reply};
 use super::release;
 use super::store::{Query, Store, turn};
+use super::unanswered::Open;
 use super::watcher::runtime;
 use super::{error, record, schema};
 use crate::rules::Id;
@@ -25,6 +26,8 @@ pub(super) struct Ask {
     /// Whether it has waited: then its turn has probably come.
     waited: bool,
     turn: i64,
+    /// Until it is answered, and what nobody wants of it is given back.
+    open: Open,
 }
 
 /// What the server said to it.
@@ -102,15 +105,16 @@ impl Message for Ask {
         if let Asked::Refused(_) = answer {
             return;
         }
-        // The release that followed the dropped question may have been there before it.
-        let (store, Ask { request, id, .. }) = (store.clone(), self);
+        let (store, Ask { request, id, open, .. }) = (store.clone(), self);
         let Ok(runtime) = runtime() else { return };
-        runtime.spawn(async move { release::patiently(&store, &request.key, id).await });
+        runtime.spawn(async move {
+            release::patiently(&store, &request.key, id).await;
+            drop(open);
+        });
     }
 
     async fn stranded(self, reply: Reply<Self>, store: &Store, was_sent: bool) {
-        // Who still waits finds out by the rules, and who does not may have come too early with
-        // the release that follows a dropped question.
+        // Who still waits finds out by the rules.
         if reply.send(Ok(Ok(None))).is_err() && was_sent {
             release::patiently(store, &self.request.key, self.id).await;
         }
@@ -123,8 +127,9 @@ impl Ask {
         id: Id,
         patience: Option<Duration>,
         waited: bool,
+        open: Open,
     ) -> Self {
-        Ask { turn: turn(&request.key), request: request.clone(), id, patience, waited }
+        Ask { turn: turn(&request.key), request: request.clone(), id, patience, waited, open }
     }
 
     fn bound<'q>(&'q self, store: &'q Store) -> Query<'q> {

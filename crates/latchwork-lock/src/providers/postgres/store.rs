@@ -10,6 +10,7 @@ use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::record::{self, Asker, Row};
+use super::unanswered::Unanswered;
 use super::watch::Desk;
 use super::{error, schema};
 use crate::rules::Rules;
@@ -30,6 +31,7 @@ pub(super) struct Store {
     pub(super) client: Arc<str>,
     pub(super) process: Arc<str>,
     pub(super) desk: Arc<Desk>,
+    pub(super) unanswered: Arc<Unanswered>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
 }
@@ -68,6 +70,7 @@ impl Store {
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
             desk,
+            unanswered: Unanswered::new(),
             alive_until: Mutex::new(Moment::default()),
         }
     }

@@ -98,13 +98,20 @@ impl Question {
             return Ok(answer);
         }
         let store = provider.store.clone();
-        watcher::run(DURING, async move { self.ask(&store).await }).await
+        let open = store.unanswered.open(self.id);
+        watcher::run(DURING, async move {
+            let answer = self.ask(&store).await;
+            drop(open);
+            answer
+        })
+        .await
     }
 
     /// Tries the short way, which most requests can go; none where the rules must decide.
     async fn ask_shortly(&self, provider: &PostgresLockProvider) -> Result<Option<Answer>> {
         let patience = (self.request.wait != Wait::Forever).then_some(self.patience);
-        let ask = Ask::new(&self.request, self.id, patience, self.queued_before);
+        let open = provider.store.unanswered.open(self.id);
+        let ask = Ask::new(&self.request, self.id, patience, self.queued_before, open);
         // Whether a lost question was heard, the rules will see by its id.
         let asked = provider.lanes.ask(ask).await?.unwrap_or(None);
         Ok(asked.map(|asked| match asked {
