@@ -1,7 +1,8 @@
 //! The thread behind it all: one runtime for every provider of this process.
 //!
 //! Drops happen in any runtime or in none (L21), and a connection belongs to the runtime that
-//! opened it. So all talk with the server is done here.
+//! opened it. So what must outlive the caller's runtime is done here, and all talk of those who
+//! have none with several threads.
 
 use std::future::Future;
 use std::sync::atomic::Ordering;
