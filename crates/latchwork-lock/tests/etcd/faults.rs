@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use etcd_client::{Client, CompactionOptions, Txn, TxnOp};
+use etcd_client::{Client, CompactionOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp};
 use latchwork_contract::proxy::Proxy;
 use latchwork_lock::{Clock, EtcdLockProvider, Locks, Refresh, SystemClock};
 
@@ -99,6 +99,50 @@ pub(crate) async fn a_member_may_be_stopped() {
     }
 }
 
+pub(crate) async fn a_question_that_comes_late_takes_nothing() {
+    let cluster = Cluster::start(3).await;
+    let asleep = (cluster.leader().await + 1) % 3;
+    // Connected to the one that stops, whose lease of the server serves the next question, too.
+    let ours = connect(&cluster.address(asleep)).await;
+    ours.lock("before").acquire().await.expect("free").release().await.expect("held");
+    cluster.signal(asleep, Signal::STOP);
+    // It lies at the one that is stopped, and another one grants it.
+    let asked = ours.lock("key").wait(secs(30)).acquire().await.expect("another member answers");
+    asked.release().await.expect("held");
+    cluster.signal(asleep, Signal::CONT);
+    cluster.is_healthy(asleep).await;
+    // Nobody asks any more for what it finds there now.
+    let awake = Instant::now();
+    while awake.elapsed() < secs(2) {
+        let seen = ours.inspect("key").await.expect("it answers");
+        assert!(seen.holders.is_empty(), "{seen:?}");
+        tokio::time::sleep(millis(20)).await;
+    }
+}
+
+pub(crate) async fn a_place_that_nobody_stands_in_is_cleared() {
+    let cluster = Cluster::start(1).await;
+    let ours = connect(&cluster.address(0)).await;
+    let guard = ours.lock("key").ttl(secs(60)).acquire().await.expect("free");
+    let first = waiter(&ours, "key");
+    waiting(&ours, "key", 1).await;
+    // As a question would make it that comes late: on the lease that this process keeps alive.
+    let mut client = cluster.client(0).await;
+    let all = client.get("", Some(GetOptions::new().with_all_keys())).await.expect("it answers");
+    let stands = |entry: &&KeyValue| entry.key_str().is_ok_and(|name| name.contains("wait/"));
+    let ticket = all.kvs().iter().find(stands).expect("one waits");
+    let (name, about) = (ticket.key_str().expect("text"), ticket.value().to_vec());
+    let nobodys = format!("{}{:032x}", &name[..name.len() - 32], 7);
+    let hangs_on = PutOptions::new().with_lease(ticket.lease());
+    client.put(nobodys, about, Some(hangs_on)).await.expect("written");
+    waiting(&ours, "key", 2).await;
+    let behind = waiter(&ours, "key");
+    waiting(&ours, "key", 3).await;
+    guard.release().await.expect("held");
+    first.await.expect("its turn comes").release().await.expect("held");
+    behind.await.expect("its turn comes, too").release().await.expect("held");
+}
+
 pub(crate) async fn without_a_majority_nothing_is_granted() {
     let cluster = Cluster::start(3).await;
     let leader = cluster.leader().await;
@@ -111,7 +155,8 @@ pub(crate) async fn without_a_majority_nothing_is_granted() {
     waiting(&ours, "held", 1).await;
     // The one that led does not know yet that nobody follows.
     others.iter().for_each(|other| cluster.signal(*other, Signal::STOP));
-    let error = ours.lock("free").wait(secs(5)).acquire().await.expect_err("no majority");
+    let error =
+        ours.lock("free").ttl(secs(10)).wait(secs(5)).acquire().await.expect_err("no majority");
     assert_eq!(error.code(), "lock_unavailable", "{error}");
     guard.lost().await;
     assert!(SystemClock.now().since(asked) < ttl + SLACK, "known in time, although nobody answers");

@@ -51,6 +51,8 @@ fn main() {
         faults:
             the_leader_may_be_killed,
             a_member_may_be_stopped,
+            a_question_that_comes_late_takes_nothing,
+            a_place_that_nobody_stands_in_is_cleared,
             without_a_majority_nothing_is_granted,
             a_compaction_takes_no_turn_away,
             a_restart_keeps_leases_and_queues,

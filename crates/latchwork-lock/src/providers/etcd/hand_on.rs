@@ -56,7 +56,7 @@ impl Store {
         if let Some((mode, fence)) = self.leases.held(id) {
             match self.end(during, key, id, mode, fence, hands_on).await {
                 Ok(true) => {
-                    drop(self.leases.let_go(id));
+                    self.leases.released(id);
                     return Ok(true);
                 }
                 Ok(false) => {}
@@ -73,7 +73,7 @@ impl Store {
         ]);
         let (answer, twice) =
             self.ask_again(txn, during).await.map_err(|wrong| wrong.error(during))?;
-        drop(self.leases.let_go(id));
+        self.leases.released(id);
         let held = answer.op_responses().iter().take(2).any(has_deleted);
         if !held && (twice || unheard) {
             // Ended by the question whose answer was lost, or before: it cannot be told.
@@ -170,7 +170,7 @@ impl Store {
             }
             Err(wrong) => {
                 // Whether it was heard is not known: an entry may hang on it.
-                lease.keep();
+                self.leases.doubt(party.id, &lease);
                 Err(wrong)
             }
         }

@@ -97,6 +97,10 @@ pub(super) struct Leases {
     fresh: Mutex<HashMap<u64, Slot>>,
     /// The holders of this process.
     held: Mutex<HashMap<Id, Holding>>,
+    /// What a question used whose answer was lost: it may be heard yet, or again, by a member that
+    /// was stopped. It is not given to anybody else, and ends with whoever asked: then a question
+    /// that comes late finds no lease to hang an entry on.
+    doubtful: Mutex<HashMap<Id, Vec<Arc<Lease>>>>,
 }
 
 /// A holder of this process.
@@ -110,7 +114,8 @@ struct Holding {
 
 impl Leases {
     pub(super) fn new(link: Arc<Link>, clock: Arc<dyn Clock>) -> Self {
-        Leases { link, clock, fresh: Mutex::default(), held: Mutex::default() }
+        let (fresh, held, doubtful) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Leases { link, clock, fresh, held, doubtful }
     }
 
     /// A lease on which an entry that is made now lasts its ttl.
@@ -176,9 +181,26 @@ impl Leases {
     /// Forgets a lease that the server no longer knows.
     pub(super) fn forget(&self, gone: &Arc<Lease>) {
         gone.keep();
+        self.use_no_more(gone);
+    }
+
+    fn use_no_more(&self, old: &Arc<Lease>) {
         self.fresh
             .lock()
-            .retain(|_, slot| !matches!(slot, Slot::Ready(lease) if Arc::ptr_eq(lease, gone)));
+            .retain(|_, slot| !matches!(slot, Slot::Ready(lease) if Arc::ptr_eq(lease, old)));
+    }
+
+    /// A question of this one's may be heard later than its answer was waited for.
+    pub(super) fn doubt(&self, id: Id, lease: &Arc<Lease>) {
+        self.use_no_more(lease);
+        let now = self.clock.now();
+        let mut doubtful = self.doubtful.lock();
+        // What nobody settles, time does.
+        doubtful.retain(|_, leases| {
+            leases.retain(|lease| lease.began.after(lease.lasts) > now);
+            !leases.is_empty()
+        });
+        doubtful.entry(id).or_default().push(lease.clone());
     }
 
     /// Remembers what a holder hangs on.
@@ -190,6 +212,20 @@ impl Leases {
     /// The mode and fence of a holder of this process.
     pub(super) fn held(&self, id: Id) -> Option<(Mode, Option<Fence>)> {
         self.held.lock().get(&id).map(|held| (held.mode, held.fence))
+    }
+
+    /// It is left to its time, whatever becomes of this process.
+    pub(super) fn hand_over(&self, id: Id) {
+        let held = self.let_go(id);
+        let doubtful = self.doubtful.lock().remove(&id);
+        held.iter().chain(doubtful.iter().flatten()).for_each(|lease| lease.keep());
+    }
+
+    /// Whoever asked has released all that it may have got.
+    pub(super) fn released(&self, id: Id) {
+        drop(self.let_go(id));
+        let doubtful = self.doubtful.lock().remove(&id);
+        drop(doubtful); // outside of the lock: it ends leases
     }
 
     /// A holder is no more, or no longer of this process.

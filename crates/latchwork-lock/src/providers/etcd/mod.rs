@@ -48,6 +48,13 @@
 //! queue: by its own process, where a task sleeps, and by the waiters' lease, where that is dead
 //! or stopped. What was handed to a task that sleeps, its process gives back as soon.
 //!
+//! # Questions that come late
+//!
+//! A member that is stopped keeps what it was asked, and may carry it out when nobody asks any more.
+//! A question whose answer was lost therefore keeps its lease of the server for itself, and who
+//! releases ends that, too: what comes later finds no lease to hang a grant on ([`lease`]). A place
+//! in the queue that came about so is cleared by the process on whose lease it hangs ([`ghosts`]).
+//!
 //! # Threads
 //!
 //! Questions are asked on the caller's runtime where that has several threads, by a connection of
@@ -71,6 +78,7 @@ mod compare;
 mod config;
 mod connection;
 mod error;
+mod ghosts;
 mod hand_on;
 mod inspect;
 mod lease;

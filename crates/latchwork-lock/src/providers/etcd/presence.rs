@@ -68,6 +68,11 @@ impl Presence {
         (self.clock.now().since(alive) < PULSE * 3 / 2).then_some(lease)
     }
 
+    /// Whether this one is what the waiters of this process hang on.
+    pub(super) fn is(&self, lease: i64) -> bool {
+        self.current.lock().is_some_and(|(current, _)| current == lease)
+    }
+
     /// The server does not know it.
     pub(super) fn forget(&self, gone: i64) {
         let mut current = self.current.lock();

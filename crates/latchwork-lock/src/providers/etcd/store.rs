@@ -185,26 +185,25 @@ impl Store {
             let txn = Txn::new().when(free.clone()).and_then(then).or_else(otherwise.clone());
             // Heard twice, it finds itself in the way.
             match self.ask_again(txn, during).await {
-                Ok((answer, _)) if answer.succeeded() => {
-                    let fence = record::fence_of(revision(&answer));
-                    self.leases.hold(party.id, party.mode, Some(fence), lease);
-                    return Ok(Entered::Granted(fence));
-                }
                 Ok((answer, twice)) => {
+                    if twice {
+                        self.leases.doubt(party.id, &lease);
+                    }
+                    if answer.succeeded() {
+                        let fence = record::fence_of(revision(&answer));
+                        self.leases.hold(party.id, party.mode, Some(fence), lease);
+                        return Ok(Entered::Granted(fence));
+                    }
                     let seen = self.state(&answer);
-                    match seen.find(Part::Hold, party.id) {
-                        _ if !twice => {}
-                        Some(own) => {
-                            self.leases.hold(party.id, party.mode, Some(own.fence()), lease);
-                        }
-                        None => lease.keep(), // it may be there, and was not asked for
+                    if twice && let Some(own) = seen.find(Part::Hold, party.id) {
+                        self.leases.hold(party.id, party.mode, Some(own.fence()), lease);
                     }
                     return Ok(Entered::Not(seen));
                 }
                 Err(Wrong::LeaseGone) => self.leases.forget(&lease),
                 Err(wrong) => {
                     // Whether it was heard is not known: an entry may hang on it.
-                    lease.keep();
+                    self.leases.doubt(party.id, &lease);
                     return Err(wrong.error(during));
                 }
             }
@@ -297,8 +296,8 @@ impl Store {
     /// process.
     pub(super) async fn hand_over(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
         let held = self.peek(during, key).await?.find(Part::Hold, id).is_some();
-        if held && let Some(lease) = self.leases.let_go(id) {
-            lease.keep();
+        if held {
+            self.leases.hand_over(id);
         }
         Ok(held)
     }

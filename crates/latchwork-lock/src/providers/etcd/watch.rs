@@ -249,6 +249,11 @@ impl Desk {
         inner.rooms.get(key).is_some_and(|room| room.view.has_queue())
     }
 
+    /// Whether this one waits here.
+    pub(super) fn seats(&self, key: &Key, id: Id) -> bool {
+        self.inner.lock().rooms.get(key).is_some_and(|room| room.seats.contains_key(&id))
+    }
+
     /// The keys that somebody waits for.
     pub(super) fn keys(&self) -> Vec<Key> {
         let inner = self.inner.lock();

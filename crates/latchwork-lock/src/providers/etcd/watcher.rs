@@ -20,6 +20,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::PATIENCE;
 use super::error::{self, NAME, Wrong};
+use super::ghosts::Ghosts;
 use super::inspect::LOOK;
 use super::presence::PULSE;
 use super::record::Part;
@@ -191,12 +192,14 @@ async fn tick(store: &Store) {
 
 /// Looks at all keys that are waited for.
 async fn look(store: &Store) {
+    let mut before = Ghosts::default();
     loop {
         store.desk.until_busy().await;
         sleep(FALLBACK).await;
         let mut news = false;
+        let mut ghosts = Ghosts::default();
         for keys in store.desk.keys().chunks(LOOK) {
-            match look_at(store, keys).await {
+            match look_at(store, keys, &mut ghosts).await {
                 Ok(differs) => news |= differs,
                 Err(wrong) => {
                     tracing::debug!(error = %wrong.error(WAITING), "no look at what is waited for");
@@ -207,14 +210,20 @@ async fn look(store: &Store) {
             tracing::debug!("the watch has not told what a look found: it is begun anew");
             store.desk.deaf.notify_one();
         }
+        ghosts.lay(&before, store).await;
+        before = ghosts;
     }
 }
 
-async fn look_at(store: &Store, keys: &[Key]) -> Result<bool, Wrong> {
+async fn look_at(store: &Store, keys: &[Key], ghosts: &mut Ghosts) -> Result<bool, Wrong> {
     let states = store.look(WAITING, keys).await?;
     let now = store.clock.now();
-    let news = keys.iter().zip(&states).map(|(key, seen)| store.desk.feed(key, seen, now));
-    Ok(news.fold(false, |any, news| any | news))
+    let mut news = false;
+    for (key, seen) in keys.iter().zip(&states) {
+        news |= store.desk.feed(key, seen, now);
+        ghosts.find(store, key, seen);
+    }
+    Ok(news)
 }
 
 /// Listens on one stream, and on a new one when that is lost.
@@ -316,7 +325,7 @@ fn tell(store: &Arc<Store>, message: &WatchResponse) {
         if let Some(key) = store.desk.began(watch, revision) {
             let store = store.clone();
             tokio::spawn(async move {
-                if let Err(wrong) = look_at(&store, &[key]).await {
+                if let Err(wrong) = look_at(&store, &[key], &mut Ghosts::default()).await {
                     tracing::debug!(error = %wrong.error(WAITING), "no look at a key");
                 }
             });
