@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use latchwork_lock::{Locks, Mode};
+use latchwork_lock::{Guard, Locks, Mode};
+use tokio::sync::Barrier;
 
 use super::case::case;
 use super::{Case, Fixture};
@@ -106,26 +107,38 @@ async fn l01_readers_never_meet_a_writer(f: Fixture) {
     let key = f.key("a");
     // Readers inside, or -1 for a writer.
     let inside = Arc::new(AtomicI64::new(0));
-    let together = Arc::new(AtomicI64::new(0));
+    // At first all readers are in together; only then writers come between them.
+    let together = Arc::new(Barrier::new(8));
     let tasks = (0..8).map(|i| {
         let (locks, key) = (clients[i % 2].clone(), key.clone());
         let (inside, together) = (inside.clone(), together.clone());
         let mode = if i % 4 == 0 { Mode::Exclusive } else { Mode::Shared };
         tokio::spawn(async move {
+            let first = match mode {
+                Mode::Exclusive => None,
+                Mode::Shared => Some(in_turn(&locks, &key, mode).await),
+            };
+            together.wait().await;
+            if let Some(guard) = first {
+                guard.release().await.expect("it held to the end");
+            }
             for _ in 0..20 {
-                visit(&locks, &key, mode, &inside, &together).await;
+                visit(&locks, &key, mode, &inside).await;
             }
         })
     });
     for task in join_all(tasks).await {
         task.expect("no panic");
     }
-    assert!(together.load(Ordering::SeqCst) > 1, "readers were never in together");
 }
 
-async fn visit(locks: &Locks, key: &str, mode: Mode, inside: &AtomicI64, together: &AtomicI64) {
-    let guard = locks.lock(key).mode(mode).wait(Duration::from_secs(30)).acquire().await;
-    let guard = guard.expect("its turn comes");
+async fn in_turn(locks: &Locks, key: &str, mode: Mode) -> Guard {
+    let asked = locks.lock(key).mode(mode).wait(Duration::from_secs(30));
+    asked.acquire().await.expect("its turn comes")
+}
+
+async fn visit(locks: &Locks, key: &str, mode: Mode, inside: &AtomicI64) {
+    let guard = in_turn(locks, key, mode).await;
     match mode {
         Mode::Exclusive => {
             let met = inside.swap(-1, Ordering::SeqCst);
@@ -137,7 +150,6 @@ async fn visit(locks: &Locks, key: &str, mode: Mode, inside: &AtomicI64, togethe
         Mode::Shared => {
             let met = inside.fetch_add(1, Ordering::SeqCst);
             assert!(met >= 0, "a reader met a writer");
-            together.fetch_max(met + 1, Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(1)).await;
             inside.fetch_sub(1, Ordering::SeqCst);
         }
