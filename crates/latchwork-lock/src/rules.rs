@@ -128,6 +128,28 @@ impl<X> Rules<X> {
         Verdict::Refused
     }
 
+    /// The same where a waiter asks again whenever its place may have changed, and a last time when
+    /// it would wait no longer. Also whether the ttl of what it is granted begins now.
+    pub(crate) fn ask_in_turn(
+        &mut self,
+        party: impl Into<Box<Party<X>>>,
+        wait: bool,
+        has_waited: bool,
+        now: Moment,
+        next_fence: &mut impl FnMut() -> Fence,
+    ) -> (Verdict, bool) {
+        let party = party.into();
+        // Whoever asks a last time may be next.
+        self.admit(now, next_fence, |_| {});
+        let claimed = self.holder_mut(party.id).map(|held| held.claimed);
+        let known = claimed.is_some() || self.queue.iter().any(|w| w.id == party.id);
+        if has_waited && !wait && !known {
+            // Its time was over, and others went on: to let it in now would be out of turn.
+            return (Verdict::Refused, false);
+        }
+        (self.ask(party, wait, now, next_fence), claimed != Some(true))
+    }
+
     /// Hands the key to those whose turn it is, as reservations that wait to be claimed.
     pub(crate) fn admit(
         &mut self,

@@ -88,23 +88,13 @@ struct Answer {
 impl Question {
     fn ask(self, store: &Store) -> Result<Answer> {
         let Question { key, party, wait, queued_before, wanted } = self;
-        let mut began = false;
-        let (verdict, rules) = store.edit(&key, |rules, edit| {
+        let ((verdict, began), rules) = store.edit(&key, |rules, edit| {
             // Under the lock: the release that follows an abandoned question comes after this.
             if !wanted.is_wanted() {
-                return Verdict::Refused;
+                return (Verdict::Refused, false);
             }
             let now = edit.now;
-            // Whoever asks a last time may be next.
-            rules.admit(now, &mut edit.fences(), |_| {});
-            let id = party.id;
-            let known = rules.holder_mut(id).is_some() || rules.queue.iter().any(|w| w.id == id);
-            if queued_before && !wait && !known {
-                // Its time was over, and others went on: to let it in now would be out of turn.
-                return Verdict::Refused;
-            }
-            began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
-            rules.ask(party, wait, now, &mut edit.fences())
+            rules.ask_in_turn(party, wait, queued_before, now, &mut edit.fences())
         })?;
         let holder = match verdict {
             Verdict::Refused => rules.holders.first().map(|held| {

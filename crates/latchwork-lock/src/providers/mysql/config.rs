@@ -7,8 +7,8 @@ use sqlx::mysql::MySqlPool;
 
 use super::provider::MySqlLockProvider;
 use super::store::Store;
-use super::watch::Desk;
 use super::{error, schema, watcher};
+use crate::desk::Desk;
 use crate::{Error, Result, SystemClock};
 
 const OPENING: &str = "opening the database";

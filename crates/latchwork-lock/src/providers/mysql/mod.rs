@@ -40,7 +40,6 @@ mod store;
 mod sweep;
 mod transaction;
 mod wait;
-mod watch;
 mod watcher;
 
 pub use fence_gate::MySqlFenceGate;

@@ -12,8 +12,8 @@ use sqlx::{AssertSqlSafe, Execute, Executor};
 
 use super::record::{self, Asker, Record, Row};
 use super::transaction::Transaction;
-use super::watch::Desk;
 use super::{error, schema};
+use crate::desk::Desk;
 use crate::retry::Backoff;
 use crate::rules::{Id, Party, Rules};
 use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};

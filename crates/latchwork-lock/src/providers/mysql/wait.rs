@@ -1,4 +1,4 @@
-//! Asking, and how a waiter goes on: woken at the [desk](super::watch), it claims what it was
+//! Asking, and how a waiter goes on: woken at the [desk](crate::desk), it claims what it was
 //! given, or queues again when it came too late.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub(super) async fn acquire(
     let id = record::id(request.token);
     let wanted = Arc::new(AtomicBool::new(true));
     let mut queued = Queued { provider, key: &request.key, id, wanted, armed: true };
-    let seat = provider.store.desk.join(id, request.retry_interval);
+    let seat = provider.store.desk.join(&request.key, id, request.retry_interval);
     let mut has_waited = false;
     loop {
         let asked_at = clock.now();
@@ -56,6 +56,7 @@ pub(super) async fn acquire(
             }
             Ok(Answer { verdict: Verdict::Queued, due_in, .. }) => {
                 has_waited = true;
+                provider.store.desk.queued(id);
                 seat.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
                 provider.watch();
                 seat.changed(&**clock, deadline).await;
@@ -97,26 +98,17 @@ impl Question {
             return Ok(Answer { verdict, began: true, holder: None, due_in: None });
         }
         let wait = !self.patience.is_zero();
-        let mut began = false;
-        let (verdict, rules, now) = store
+        let ((verdict, began), rules, now) = store
             .edit(DURING, &self.request.key, |rules, edit| {
                 // Under the lock: the release that follows an abandoned question comes after this.
                 if !self.wanted.load(Ordering::Acquire) {
-                    return Verdict::Refused;
+                    return (Verdict::Refused, false);
                 }
                 let now = edit.now;
-                // Whoever asks a last time may be next.
-                rules.admit(now, &mut edit.fences(), |_| {});
                 let place = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
-                let known = place.is_some() || rules.holder_mut(id).is_some();
-                if self.queued_before && !wait && !known {
-                    // Its time was over, and others went on: to let it in now would be out of turn.
-                    return Verdict::Refused;
-                }
-                began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
                 // Who stands there already stays as it was, and costs no write.
                 let party = self.party(store, now, place);
-                rules.ask(party, wait, now, &mut edit.fences())
+                rules.ask_in_turn(party, wait, self.queued_before, now, &mut edit.fences())
             })
             .await?;
         let holder = match verdict {

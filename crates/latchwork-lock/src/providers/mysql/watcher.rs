@@ -17,7 +17,7 @@ use tokio::time::sleep;
 use super::error::NAME;
 use super::schema;
 use super::store::{ALIVE, Store};
-use super::watch::Standing;
+use crate::desk::Standing;
 use crate::rules::Id;
 use crate::{Error, Moment, Result};
 
@@ -64,7 +64,7 @@ pub(super) fn runtime() -> Result<&'static Handle> {
 /// Looks after the waiters of a provider until that is gone.
 pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
     let mut failing = false;
-    let mut seen = Seen { standings: Vec::new(), changed_at: store.clock.now() };
+    let mut seen = Seen { places: Vec::new(), changed_at: store.clock.now() };
     loop {
         // First the word, then the look at the seats: who comes after that rings.
         store.desk.idle.store(true, Ordering::Release);
@@ -86,10 +86,11 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
             continue;
         }
         match look(&store).await {
-            Ok(standings) => {
+            Ok((standings, places)) => {
                 failing = false;
-                store.desk.update(&standings, &asked, &*store.clock);
-                seen.update(standings, store.clock.now());
+                let now = store.clock.now();
+                store.desk.update(&standings, &asked, now);
+                seen.update(places, now);
             }
             Err(error) => {
                 // They will be told at the end of their wait, or it passes before.
@@ -105,17 +106,19 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
 
 /// What the last look has shown, which says how soon the next one is worth while.
 struct Seen {
-    standings: Vec<Standing>,
+    places: Vec<Place>,
     changed_at: Moment,
 }
 
+/// A waiter, and how many may be ahead of it: some of them may have left the queue.
+type Place = (Id, u32);
+
 impl Seen {
-    fn update(&mut self, standings: Vec<Standing>, now: Moment) {
-        let place = |s: &Standing| (s.id, s.ahead);
-        if !standings.iter().map(place).eq(self.standings.iter().map(place)) {
+    fn update(&mut self, places: Vec<Place>, now: Moment) {
+        if places != self.places {
             self.changed_at = now;
         }
-        self.standings = standings;
+        self.places = places;
     }
 
     /// A quarter of the time for which nothing has changed, so that who holds a key for a short time is
@@ -124,12 +127,12 @@ impl Seen {
     fn pause(&self, tick: Duration, now: Moment) -> Duration {
         let most = (tick / 2).clamp(SHORTEST, LONGEST);
         let quiet = (now.since(self.changed_at) / 4).clamp(SHORTEST, most);
-        let ahead = self.standings.iter().map(|standing| standing.ahead).min().unwrap_or(0);
+        let ahead = self.places.iter().map(|(_, ahead)| *ahead).min().unwrap_or(0);
         quiet.saturating_mul(ahead.saturating_add(1)).min(LONGEST)
     }
 }
 
-async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
+async fn look(store: &Store) -> sqlx::Result<(Vec<Standing<Vec<u8>>>, Vec<Place>)> {
     if !store.is_alive() {
         let before = store.clock.now();
         let beat = schema::beat(store.client, ALIVE.as_micros());
@@ -137,18 +140,20 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
         store.was_alive_at(before);
     }
     let rows = store.read(schema::look(store.client)).await?;
-    let mut standings = Vec::with_capacity(rows.len());
+    let (mut standings, mut places) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let id: Vec<u8> = row.try_get_unchecked(0)?;
         let ahead: Option<i64> = row.try_get_unchecked(3)?;
         let left: i64 = row.try_get_unchecked(4)?;
+        let id = Id::from_be_bytes(id.try_into().unwrap_or_default());
+        let ahead = ahead.map_or(0, |ahead| u32::try_from(ahead.max(0)).unwrap_or(u32::MAX));
+        places.push((id, ahead));
         standings.push(Standing {
-            id: Id::from_be_bytes(id.try_into().unwrap_or_default()),
+            id,
             key: row.try_get_unchecked(1)?,
             granted: row.try_get_unchecked::<i64, _>(2)? != 0,
-            ahead: ahead.map_or(0, |ahead| u32::try_from(ahead.max(0)).unwrap_or(u32::MAX)),
             left: Duration::from_micros(left.max(0).unsigned_abs()),
         });
     }
-    Ok(standings)
+    Ok((standings, places))
 }

@@ -41,7 +41,6 @@ mod store;
 mod transaction;
 mod unanswered;
 mod wait;
-mod watch;
 mod watcher;
 
 pub use fence_gate::PostgresFenceGate;

@@ -386,7 +386,7 @@ impl News {
         if let Some((id, client, left)) = self.first {
             let notice = format!("{}:{left}", record::hex(id));
             if *client == *store.client {
-                store.desk.hear(&notice, &*store.clock);
+                store.hear(&notice);
             } else {
                 told.push_str(&schema::notify(&client, &notice));
             }

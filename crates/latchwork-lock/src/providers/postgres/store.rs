@@ -11,9 +11,9 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::record::{self, Asker, Row};
 use super::unanswered::Unanswered;
-use super::watch::Desk;
 use super::{error, schema};
-use crate::rules::Rules;
+use crate::desk::Desk;
+use crate::rules::{Id, Rules};
 use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
@@ -31,6 +31,8 @@ pub(super) struct Store {
     pub(super) client: Arc<str>,
     pub(super) process: Arc<str>,
     pub(super) desk: Arc<Desk>,
+    /// Whether notices are heard; else everything is found out by looking.
+    pub(super) hears: AtomicBool,
     pub(super) unanswered: Arc<Unanswered>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
@@ -70,8 +72,21 @@ impl Store {
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
             desk,
+            hears: AtomicBool::new(false),
             unanswered: Unanswered::new(),
             alive_until: Mutex::new(Moment::default()),
+        }
+    }
+
+    /// A notice: an id, whose turn it is, or an id and the microseconds until something runs out.
+    pub(super) fn hear(&self, notice: &str) {
+        let (id, left) = notice.split_once(':').map_or((notice, None), |(id, l)| (id, Some(l)));
+        let Ok(id) = Id::from_str_radix(id, 16) else { return };
+        match left.and_then(|left| left.parse().ok()) {
+            Some(left) => {
+                self.desk.set_due(id, self.clock.now().after(Duration::from_micros(left)));
+            }
+            None => self.desk.call(id),
         }
     }
 
@@ -193,7 +208,7 @@ impl Store {
         let mut told = String::new();
         for (client, notice) in notices {
             if *client == *self.client {
-                self.desk.hear(&notice, &*self.clock);
+                self.hear(&notice);
             } else {
                 told.push_str(&schema::notify(client, &notice));
             }

@@ -1,4 +1,4 @@
-//! Asking, and how a waiter goes on: woken at the [desk](super::watch), it claims what it was
+//! Asking, and how a waiter goes on: woken at the [desk](crate::desk), it claims what it was
 //! given, or queues again when it came too late.
 
 use std::sync::Arc;
@@ -124,23 +124,14 @@ impl Question {
     async fn ask(self, store: &Store) -> Result<Answer> {
         let Question { request, id, patience, queued_before, wanted } = self;
         let wait = !patience.is_zero();
-        let mut began = false;
-        let (verdict, rules, now) = store
+        let ((verdict, began), rules, now) = store
             .edit(DURING, &request.key, |rules, edit| {
                 // Under the lock: the release that follows an abandoned question comes after this.
                 if !wanted.load(Ordering::Acquire) {
-                    return Verdict::Refused;
+                    return (Verdict::Refused, false);
                 }
                 let now = edit.now;
-                // Whoever asks a last time may be next.
-                rules.admit(now, &mut edit.fences(), |_| {});
                 let place = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
-                let known = place.is_some() || rules.holder_mut(id).is_some();
-                if queued_before && !wait && !known {
-                    // Its time was over, and others went on: to let it in now would be out of turn.
-                    return Verdict::Refused;
-                }
-                began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
                 let until = now.after(patience);
                 let party = Party {
                     id,
@@ -153,7 +144,7 @@ impl Question {
                     extra: place
                         .unwrap_or_else(|| Asker::new(&store.process, &store.client, until)),
                 };
-                rules.ask(party, wait, now, &mut edit.fences())
+                rules.ask_in_turn(party, wait, queued_before, now, &mut edit.fences())
             })
             .await?;
         let holder = match verdict {

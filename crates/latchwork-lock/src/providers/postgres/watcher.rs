@@ -19,8 +19,8 @@ use tokio::time::{sleep, timeout};
 
 use super::error::NAME;
 use super::store::{ALIVE, Store};
-use super::watch::Standing;
 use super::{release, schema};
+use crate::desk::Standing;
 use crate::retry::Backoff;
 use crate::rules::Id;
 use crate::{Error, Result};
@@ -87,7 +87,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
         store.desk.idle.store(true, Ordering::Release);
         let tick = match store.desk.tick() {
             None => Duration::MAX,
-            Some(_) if store.desk.hears.load(Ordering::Acquire) => FALLBACK,
+            Some(_) if store.hears.load(Ordering::Acquire) => FALLBACK,
             // Twice a tick: it is one small statement for all, and others wait behind ours.
             Some(tick) => (tick / 2).clamp(SHORTEST_TICK, FALLBACK),
         };
@@ -114,7 +114,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
         match look(&store).await {
             Ok(standings) => {
                 failing = false;
-                store.desk.update(&standings, &asked, &*store.clock);
+                store.desk.update(&standings, &asked, store.clock.now());
             }
             Err(error) => {
                 // They will be told at the end of their wait, or it passes before.
@@ -129,7 +129,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
     ears.abort();
 }
 
-async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
+async fn look(store: &Store) -> sqlx::Result<Vec<Standing<String>>> {
     if !store.is_alive() {
         let before = store.clock.now();
         store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
@@ -145,7 +145,7 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing>> {
             id,
             key: row.try_get(1)?,
             granted: row.try_get(2)?,
-            left: left.map(|left| Duration::from_micros(left.max(0).unsigned_abs())),
+            left: Duration::from_micros(left.unwrap_or(0).max(0).unsigned_abs()),
         });
     }
     Ok(standings)
@@ -169,7 +169,7 @@ async fn listen(store: Arc<Store>) {
     loop {
         let mut heard_something = false;
         let ended = hear(&store, &mut heard_something).await;
-        store.desk.hears.store(false, Ordering::Release);
+        store.hears.store(false, Ordering::Release);
         store.desk.bell.notify_one();
         if heard_something {
             (backoff, warned) = (Backoff::first(), false);
@@ -207,11 +207,11 @@ async fn hear(store: &Store, heard_something: &mut bool) -> sqlx::Result<()> {
         match timeout(patience, listener.try_recv()).await {
             Ok(Ok(Some(notice))) => {
                 if !std::mem::replace(heard_something, true) {
-                    store.desk.hears.store(true, Ordering::Release);
+                    store.hears.store(true, Ordering::Release);
                     store.desk.bell.notify_one();
                 }
                 patience = SILENCE;
-                store.desk.hear(notice.payload(), &*store.clock);
+                store.hear(notice.payload());
             }
             Ok(Ok(None)) => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
             Ok(Err(error)) => return Err(error),

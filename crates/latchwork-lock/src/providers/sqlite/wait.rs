@@ -111,19 +111,12 @@ struct Answer {
 
 impl Question {
     fn ask(&self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) -> Answer {
-        let (id, now) = (self.party.id, edit.now);
-        let answer = |verdict, began| Answer { verdict, began, holder: None };
-        // Whoever asks a last time may be next.
-        rules.admit(now, &mut edit.fences(), |_| {});
-        let known = rules.holder_mut(id).is_some() || rules.queue.iter().any(|w| w.id == id);
-        if self.queued_before && !self.wait && !known {
-            // Its time was over, and others went on: to let it in now would be out of turn.
-            return answer(Verdict::Refused, false);
-        }
-        let began = !rules.holder_mut(id).is_some_and(|held| held.claimed);
+        let now = edit.now;
         let mut party = self.party.clone();
         party.extra.alive = now.after(ALIVE);
-        answer(rules.ask(party, self.wait, now, &mut edit.fences()), began)
+        let (verdict, began) =
+            rules.ask_in_turn(party, self.wait, self.queued_before, now, &mut edit.fences());
+        Answer { verdict, began, holder: None }
     }
 }
 

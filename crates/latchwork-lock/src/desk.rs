@@ -1,6 +1,8 @@
-//! How a waiter of this process is woken: it signs in here, and the [watcher](super::watcher) calls.
+//! How a waiter of this process is woken, where the truth is in a database: it signs in here, and is
+//! called by whoever hands the key on in this process, or by the watcher of its provider.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,14 +17,12 @@ use crate::{Clock, Grant, Key, Moment};
 
 /// Where waiters sign in.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(crate) struct Desk {
     seats: Mutex<HashMap<Id, Arc<Call>>>,
     /// Rung when the first one comes, and when something may have been missed.
-    pub(super) bell: Notify,
-    /// Whether notices are heard; else everything is found out by looking.
-    pub(super) hears: AtomicBool,
+    pub(crate) bell: Notify,
     /// Whether the watcher sleeps until it is rung for.
-    pub(super) idle: AtomicBool,
+    pub(crate) idle: AtomicBool,
 }
 
 struct Call {
@@ -38,24 +38,24 @@ struct Call {
 }
 
 /// A waiter's place at the desk.
-pub(super) struct Seat {
+pub(crate) struct Seat {
     desk: Arc<Desk>,
     id: Id,
     call: Arc<Call>,
 }
 
-/// How one waiter stands.
-pub(super) struct Standing {
-    pub(super) id: Id,
-    pub(super) key: String,
-    pub(super) granted: bool,
-    /// Until something of its key runs out; none: nobody holds it.
-    pub(super) left: Option<Duration>,
+/// How one waiter stands, as a look at the database shows it.
+pub(crate) struct Standing<K> {
+    pub(crate) id: Id,
+    pub(crate) key: K,
+    pub(crate) granted: bool,
+    /// Until something of its key runs out; nothing when nobody holds it.
+    pub(crate) left: Duration,
 }
 
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id, tick: Duration) -> Seat {
+    pub(crate) fn join(self: &Arc<Self>, key: &Key, id: Id, tick: Duration) -> Seat {
         let call = Arc::new(Call {
             key: key.clone(),
             bell: Notify::new(),
@@ -70,7 +70,7 @@ impl Desk {
     }
 
     /// A question was answered: whoever asked stands in the queue.
-    pub(super) fn queued(&self, id: Id) {
+    pub(crate) fn queued(&self, id: Id) {
         if let Some(call) = self.seats.lock().get(&id) {
             call.handed.waits();
             call.waits.store(true, Ordering::Release);
@@ -78,42 +78,49 @@ impl Desk {
     }
 
     /// Hands a lease to a waiter. If that is gone, the release that it left behind ends the lease.
-    pub(super) fn deliver(&self, id: Id, grant: Grant, now: Moment) {
+    pub(crate) fn deliver(&self, id: Id, grant: Grant, now: Moment) {
         let Some(call) = self.seats.lock().get(&id).cloned() else { return };
         call.handed.put(grant, now);
         call.wake();
     }
 
     /// Takes back the leases whose waiters have not looked for so long: they are to be released.
-    pub(super) fn take_back(&self, now: Moment, patience: Duration) -> Vec<(Key, Id)> {
+    pub(crate) fn take_back(&self, now: Moment, patience: Duration) -> Vec<(Key, Id)> {
         let seats = self.seats.lock();
         let unclaimed = seats.iter().filter(|(_, call)| call.handed.take_back(now, patience));
         unclaimed.map(|(id, call)| (call.key.clone(), *id)).collect()
     }
 
     /// Such a lease has been released: its waiter may ask anew.
-    pub(super) fn taken_back(&self, id: Id) {
+    pub(crate) fn taken_back(&self, id: Id) {
         if let Some(call) = self.seats.lock().get(&id) {
             call.handed.gone_back();
             call.wake();
         }
     }
 
-    /// A notice: an id, whose turn it is, or an id and the microseconds until something runs out.
-    pub(super) fn hear(&self, notice: &str, clock: &dyn Clock) {
-        let (id, left) = notice.split_once(':').map_or((notice, None), |(id, l)| (id, Some(l)));
-        let Ok(id) = Id::from_str_radix(id, 16) else { return };
-        let Some(call) = self.seats.lock().get(&id).cloned() else { return };
-        match left.and_then(|left| left.parse().ok()) {
-            Some(left) => call.set_due(clock.now().after(Duration::from_micros(left))),
-            None => call.wake(),
+    /// It is this one's turn, if it is one of ours.
+    pub(crate) fn call(&self, id: Id) {
+        if let Some(call) = self.seats.lock().get(&id) {
+            call.wake();
+        }
+    }
+
+    /// When something runs out that stands before this one, if it is one of ours.
+    pub(crate) fn set_due(&self, id: Id, due: Moment) {
+        if let Some(call) = self.seats.lock().get(&id) {
+            call.set_due(due);
         }
     }
 
     /// How the waiters of this process stand, first in line first. Who is not named is no longer
     /// in the queue.
-    pub(super) fn update(&self, standings: &[Standing], asked: &[Id], clock: &dyn Clock) {
-        let now = clock.now();
+    pub(crate) fn update<K: Eq + Hash>(
+        &self,
+        standings: &[Standing<K>],
+        asked: &[Id],
+        now: Moment,
+    ) {
         let mut seen = HashSet::new();
         let mut named = HashSet::new();
         let seats = self.seats.lock();
@@ -124,7 +131,7 @@ impl Desk {
                 call.wake();
             } else if seen.insert(&standing.key) {
                 // The first of ours looks after the key for all of ours.
-                call.set_due(now.after(standing.left.unwrap_or_default()));
+                call.set_due(now.after(standing.left));
             }
         }
         // Only those who were there before the look: it cannot know of who came since.
@@ -136,25 +143,25 @@ impl Desk {
     }
 
     /// Those who wait.
-    pub(super) fn seated(&self) -> Vec<Id> {
+    pub(crate) fn seated(&self) -> Vec<Id> {
         let seats = self.seats.lock();
         seats.iter().filter(|seat| seat.1.waits()).map(|seat| *seat.0).collect()
     }
 
     /// Whether anybody here waits for the key.
-    pub(super) fn waits_for(&self, key: &Key) -> bool {
+    pub(crate) fn waits_for(&self, key: &Key) -> bool {
         self.seats.lock().values().any(|call| call.waits() && call.key == *key)
     }
 
     /// Rings for the watcher, if it sleeps.
-    pub(super) fn wake_watcher(&self) {
+    pub(crate) fn wake_watcher(&self) {
         if self.idle.swap(false, Ordering::AcqRel) {
             self.bell.notify_one();
         }
     }
 
     /// The shortest tick that anybody asked for; none when nobody waits.
-    pub(super) fn tick(&self) -> Option<Duration> {
+    pub(crate) fn tick(&self) -> Option<Duration> {
         let seats = self.seats.lock();
         seats.values().filter(|call| call.waits()).map(|call| call.tick).min()
     }
@@ -162,7 +169,7 @@ impl Desk {
 
 impl Seat {
     /// The lease that was handed to it, if any; else it goes and asks.
-    pub(super) async fn handed(&self) -> Option<Grant> {
+    pub(crate) async fn handed(&self) -> Option<Grant> {
         loop {
             match self.call.handed.look() {
                 Found::Lease(grant) => return Some(grant),
@@ -173,12 +180,12 @@ impl Seat {
     }
 
     /// Says when something ahead runs out, as far as it was told.
-    pub(super) fn set_due(&self, due: Moment) {
+    pub(crate) fn set_due(&self, due: Moment) {
         *self.call.due.lock() = due;
     }
 
     /// Ends when the waiter's place may have changed, at the latest at the deadline.
-    pub(super) async fn changed(&self, clock: &dyn Clock, deadline: Moment) {
+    pub(crate) async fn changed(&self, clock: &dyn Clock, deadline: Moment) {
         while !self.call.called.swap(false, Ordering::AcqRel) {
             let until = deadline.min(*self.call.due.lock());
             if clock.now() >= until {
