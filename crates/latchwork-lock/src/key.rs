@@ -59,14 +59,19 @@ impl Key {
 
     #[inline]
     fn joined(prefix: &str, name: &str) -> Self {
-        let mut key = Key::BLANK;
+        let mut key = Key::blank();
         key.write(prefix, name);
         key.seal();
         key
     }
 
     /// Room for a key that is [written](Self::write) in place.
-    pub(crate) const BLANK: Key = Key { hash: 0, text: Text::Short(ArrayString::new_const()) };
+    ///
+    /// No constant, which would be copied with all its bytes: here only the length is written.
+    #[inline]
+    pub(crate) fn blank() -> Self {
+        Key { hash: 0, text: Text::Short(ArrayString::new()) }
+    }
 
     /// Writes both parts, which were checked before, into a blank key.
     #[inline]
@@ -189,7 +194,7 @@ pub(crate) fn has_control(text: &str) -> bool {
 }
 
 /// Eight bytes at a time, the last of them looked at twice where the length is no multiple: names
-/// are short, and byte by byte this was a tenth of all the work of a lock in memory.
+/// are short, and byte by byte this was a tenth of the instructions of a lock in memory.
 #[inline]
 fn is_printable_ascii(bytes: &[u8]) -> bool {
     let found = match (bytes.last_chunk::<8>(), bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {

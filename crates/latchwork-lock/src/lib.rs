@@ -41,6 +41,7 @@ mod guard_set;
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod handed;
 mod held;
+mod held_box;
 mod key;
 mod lease;
 mod locks;

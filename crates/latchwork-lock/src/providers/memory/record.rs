@@ -43,7 +43,7 @@ impl Entries {
                 let entry = self.rest.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
                 match entry {
                     hash_table::Entry::Vacant(vacant) => {
-                        Some(vacant.insert(Entry::BLANK).into_mut())
+                        Some(vacant.insert(Entry::blank()).into_mut())
                     }
                     hash_table::Entry::Occupied(_) => None,
                 }
@@ -52,7 +52,7 @@ impl Entries {
             None if !self.rest.is_empty() && self.rest.find(hash, |e| e.key == *key).is_some() => {
                 None
             }
-            None => Some(self.first.insert(Entry::BLANK)),
+            None => Some(self.first.insert(Entry::blank())),
         }
     }
 
@@ -225,16 +225,19 @@ impl Rules<Seat> {
 }
 
 impl Entry {
-    const BLANK: Entry = Entry {
-        key: Key::BLANK,
-        state: State::Plain(Plain {
-            id: [0; 2],
-            fence: Fence::new(0),
-            expires: Moment::from_nanos(0),
-            ttl: Duration::ZERO,
-            line: None,
-        }),
-    };
+    #[inline]
+    fn blank() -> Entry {
+        Entry {
+            key: Key::blank(),
+            state: State::Plain(Plain {
+                id: [0; 2],
+                fence: Fence::new(0),
+                expires: Moment::from_nanos(0),
+                ttl: Duration::ZERO,
+                line: None,
+            }),
+        }
+    }
 
     /// The full rules, which the key follows from now on.
     pub(super) fn rules(&mut self) -> &mut Rules<Seat> {
