@@ -113,8 +113,8 @@ impl Held {
     pub(crate) fn name(&mut self, prefix: &str, name: &str) {
         self.request.key.write(prefix, name);
         self.start_time();
-        self.request.key.seal();
         self.request.token = Token::random();
+        self.request.key.seal();
     }
 
     /// Starts the time and makes the token.

@@ -73,6 +73,21 @@ impl Key {
         Key { hash: 0, text: Text::Short(ArrayString::new()) }
     }
 
+    /// Whether nothing is written in it.
+    #[inline]
+    pub(crate) fn is_blank(&self) -> bool {
+        matches!(&self.text, Text::Short(text) if text.is_empty())
+    }
+
+    /// Makes a blank key of it.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        match &mut self.text {
+            Text::Short(text) => text.clear(),
+            Text::Long(_) => *self = Key::blank(),
+        }
+    }
+
     /// Writes both parts, which were checked before, into a blank key.
     #[inline]
     pub(crate) fn write(&mut self, prefix: &str, name: &str) {
@@ -88,7 +103,10 @@ impl Key {
     /// Ends the writing: only now the key can be compared.
     #[inline]
     pub(crate) fn seal(&mut self) {
-        self.hash = hash(self.as_str());
+        self.hash = match &self.text {
+            Text::Short(text) => hash(text),
+            Text::Long(text) => hash_long(text),
+        };
     }
 
     /// The whole name.
@@ -111,6 +129,13 @@ impl Key {
 fn hash(text: &str) -> u64 {
     static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
     HASHER.hash_one(text)
+}
+
+/// Apart, so that where the text of a short key stands is not known only when the pointer has been
+/// read that a long one would have there.
+#[cold]
+fn hash_long(text: &str) -> u64 {
+    hash(text)
 }
 
 impl PartialEq for Key {
