@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 
+use crate::held_box::HeldBox;
 use crate::retry::Backoff;
 use crate::rules::CLAIM_WINDOW;
 use crate::{
@@ -25,42 +26,23 @@ pub(crate) enum Answer {
     NotInPlace,
 }
 
-impl Held {
+impl HeldBox {
     /// Asks for the lease and waits for it. The inner result is the answer, its error always that
     /// somebody else has the key.
     #[inline]
-    pub(crate) async fn ask(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+    pub(crate) async fn ask(mut self) -> Result<Result<Self>> {
         match poll_fn(|cx| Poll::Ready(self.look(false, cx.waker()))).await {
             Poll::Ready(Answer::Granted) => Ok(Ok(self)),
             first => self.go_on(first, true).await,
         }
     }
 
-    /// Asks a provider that answers in place, or looks `again` whether there is an answer by now.
-    #[inline]
-    pub(crate) fn look(&mut self, again: bool, waker: &Waker) -> Poll<Answer> {
-        match self.locks.provider().poll_acquire(&self.request, again, waker) {
-            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
-                self.granted(grant);
-                Poll::Ready(Answer::Granted)
-            }
-            Some(Poll::Pending) => Poll::Pending,
-            Some(Poll::Ready(Ok(Acquired::Reserved(reserved)))) => {
-                self.reserved(*reserved);
-                Poll::Ready(Answer::Granted)
-            }
-            Some(Poll::Ready(Ok(Acquired::Taken(holder)))) => Poll::Ready(Answer::Taken(holder)),
-            Some(Poll::Ready(Err(error))) => Poll::Ready(Answer::Failed(error)),
-            None => Poll::Ready(Answer::NotInPlace),
-        }
-    }
-
     /// Goes on after the first look; `awaited` when that look left the waker of this very task.
     pub(crate) async fn go_on(
-        self: Box<Self>,
+        self,
         first: Poll<Answer>,
         mut awaited: bool,
-    ) -> Result<Result<Box<Self>>> {
+    ) -> Result<Result<Self>> {
         let (held, answer) = match first {
             Poll::Ready(answer) => (self, answer),
             Poll::Pending => {
@@ -83,16 +65,8 @@ impl Held {
         }
     }
 
-    fn taken(&self, patience: Wait, holder: Option<Box<Holder>>) -> Error {
-        let waited = match patience {
-            Wait::No => Duration::ZERO,
-            _ => self.locks.clock().now().since(self.since()),
-        };
-        ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
-    }
-
     /// Asks and, while the backend is away, asks again with the same token.
-    async fn ask_patiently(mut self: Box<Self>) -> Result<Result<Box<Self>>> {
+    async fn ask_patiently(mut self) -> Result<Result<Self>> {
         let started = self.request.sent_at;
         let patience = self.request.wait;
         let deadline = match patience {
@@ -158,6 +132,35 @@ impl Held {
             }
         }
     }
+}
+
+impl Held {
+    /// Asks a provider that answers in place, or looks `again` whether there is an answer by now.
+    #[inline]
+    pub(crate) fn look(&mut self, again: bool, waker: &Waker) -> Poll<Answer> {
+        match self.locks.provider().poll_acquire(&self.request, again, waker) {
+            Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
+                self.granted(grant);
+                Poll::Ready(Answer::Granted)
+            }
+            Some(Poll::Pending) => Poll::Pending,
+            Some(Poll::Ready(Ok(Acquired::Reserved(reserved)))) => {
+                self.reserved(*reserved);
+                Poll::Ready(Answer::Granted)
+            }
+            Some(Poll::Ready(Ok(Acquired::Taken(holder)))) => Poll::Ready(Answer::Taken(holder)),
+            Some(Poll::Ready(Err(error))) => Poll::Ready(Answer::Failed(error)),
+            None => Poll::Ready(Answer::NotInPlace),
+        }
+    }
+
+    fn taken(&self, patience: Wait, holder: Option<Box<Holder>>) -> Error {
+        let waited = match patience {
+            Wait::No => Duration::ZERO,
+            _ => self.locks.clock().now().since(self.since()),
+        };
+        ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
+    }
 
     /// Whether a reservation can be trusted: for a while yet, or since it is confirmed.
     async fn settles(&self, reserved: &Reserved) -> bool {
@@ -190,14 +193,14 @@ impl Error {
 }
 
 /// A request in the queue of a provider that answers in place: dropped, it leaves the queue.
-struct Queued(Option<Box<Held>>);
+struct Queued(Option<HeldBox>);
 
 impl Queued {
     fn look(&mut self, waker: &Waker) -> Poll<Answer> {
         self.0.as_mut().map_or(Poll::Pending, |held| held.look(true, waker))
     }
 
-    fn leave(mut self) -> Box<Held> {
+    fn leave(mut self) -> HeldBox {
         let Some(held) = self.0.take() else { unreachable!("only this takes it, and itself") };
         held
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::held_box::HeldBox;
 use crate::renewal::{Renewal, Watchdog};
 use crate::{Held, Lease, Result};
 
@@ -23,20 +24,20 @@ pub struct Guard {
 /// Behind a pointer, because a guard is moved about more often than it is looked at; a counted
 /// one only when a watchdog or a closure needs it too.
 enum Cell {
-    Own(Box<Held>),
+    Own(HeldBox),
     Shared(Arc<Held>),
 }
 
 impl Guard {
     /// The guard of a lease that was granted.
     #[inline]
-    pub(crate) fn new(held: Box<Held>) -> Self {
+    pub(crate) fn new(held: HeldBox) -> Self {
         Guard { held: Cell::Own(held) }
     }
 
     /// The same, with renewal where it was asked for.
     #[inline]
-    pub(crate) fn renewing(held: Box<Held>, renewal: Option<Renewal>) -> Result<Self> {
+    pub(crate) fn renewing(held: HeldBox, renewal: Option<Renewal>) -> Result<Self> {
         match renewal {
             None => Ok(Guard::new(held)),
             renewal => Guard::shared(held, renewal).map(|(guard, _)| guard),
@@ -44,8 +45,8 @@ impl Guard {
     }
 
     /// The same, with a handle for others to look at.
-    pub(crate) fn shared(held: Box<Held>, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
-        let held: Arc<Held> = Arc::from(held);
+    pub(crate) fn shared(held: HeldBox, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
+        let held: Arc<Held> = Arc::new(held.into_inner());
         // The guard comes first: if there is nobody to run the watchdog, it gives the lease back.
         let guard = Guard { held: Cell::Shared(held.clone()) };
         if let Some(renewal) = renewal {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::{check_ttl, trust_margin};
+use crate::held_box::HeldBox;
 use crate::provider::Proof;
 use crate::renewal::Watchdog;
 use crate::reserved::Decision;
@@ -82,30 +83,26 @@ impl Held {
     /// A lease that is yet to be asked for. It is made before the question, so that the answer has
     /// only its own few words to add.
     #[inline]
-    pub(crate) fn blank(locks: &Locks) -> Box<Self> {
-        // Room first, then the value: so it is written where it stays.
-        Box::write(
-            Box::new_uninit(),
-            Held {
-                locks: locks.share(),
-                request: AcquireRequest {
-                    key: Key::BLANK,
-                    mode: Mode::Exclusive,
-                    token: Token::from_exposed(0),
-                    owner: None,
-                    note: None,
-                    ttl: Duration::ZERO,
-                    wait: Wait::No,
-                    retry_interval: Duration::ZERO,
-                    sent_at: Moment::from_nanos(0),
-                },
-                grant: Grant::PENDING,
-                since: Moment::default(),
-                lost: AtomicBool::new(false),
-                ended: AtomicBool::new(false),
-                more: OnceLock::new(),
+    pub(crate) fn blank(locks: &Locks) -> HeldBox {
+        HeldBox::new(|| Held {
+            locks: locks.share(),
+            request: AcquireRequest {
+                key: Key::blank(),
+                mode: Mode::Exclusive,
+                token: Token::from_exposed(0),
+                owner: None,
+                note: None,
+                ttl: Duration::ZERO,
+                wait: Wait::No,
+                retry_interval: Duration::ZERO,
+                sent_at: Moment::from_nanos(0),
             },
-        )
+            grant: Grant::PENDING,
+            since: Moment::default(),
+            lost: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            more: OnceLock::new(),
+        })
     }
 
     /// Says what is asked for, starts the time and makes the token.
@@ -116,8 +113,8 @@ impl Held {
     pub(crate) fn name(&mut self, prefix: &str, name: &str) {
         self.request.key.write(prefix, name);
         self.start_time();
-        self.request.key.seal();
         self.request.token = Token::random();
+        self.request.key.seal();
     }
 
     /// Starts the time and makes the token.
@@ -320,10 +317,12 @@ impl Held {
         self.term().expires
     }
 
+    #[inline]
     pub(crate) fn mark_ended(&self) {
         self.ended.store(true, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }

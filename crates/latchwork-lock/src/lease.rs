@@ -1,5 +1,6 @@
 //! The proof of one grant, and the words it is made of.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +70,7 @@ impl Token {
     /// A fresh random token of 128 bits.
     #[inline]
     pub fn random() -> Self {
-        Token(rand::rng().random())
+        READY.with_borrow_mut(Ready::give)
     }
 
     /// The token's value, for a provider to store or to hash. Keep it secret.
@@ -80,6 +81,35 @@ impl Token {
     /// The token of a value that [`expose`](Self::expose) gave.
     pub const fn from_exposed(value: u128) -> Self {
         Token(value)
+    }
+}
+
+thread_local! {
+    static READY: RefCell<Ready> = const { RefCell::new(Ready { tokens: [0; 16], left: 0 }) };
+}
+
+/// Random numbers that are no tokens yet: a block of the generator at a time, since to ask it for
+/// each costs more than the number itself.
+struct Ready {
+    tokens: [u128; 16],
+    left: usize,
+}
+
+impl Ready {
+    #[inline]
+    fn give(&mut self) -> Token {
+        if self.left == 0 {
+            self.refill();
+        }
+        self.left -= 1;
+        // Taken out, so that what is a secret by now is not here any more.
+        Token(std::mem::take(&mut self.tokens[self.left]))
+    }
+
+    #[cold]
+    fn refill(&mut self) {
+        rand::rng().fill(&mut self.tokens);
+        self.left = self.tokens.len();
     }
 }
 
@@ -327,6 +357,16 @@ mod tests {
     fn a_corrupt_token_is_refused_without_showing_it() {
         let error = serde_json::from_str::<Token>("\"secret\"").expect_err("not hexadecimal");
         assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn no_token_is_given_twice() {
+        let made = || (0..100).map(|_| Token::random().expose()).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(made)).collect();
+        let all = threads.into_iter().flat_map(|thread| thread.join().expect("no panic"));
+        let all: std::collections::HashSet<u128> = all.chain(made()).collect();
+        assert_eq!(all.len(), 500);
+        assert!(!all.contains(&0));
     }
 
     #[test]

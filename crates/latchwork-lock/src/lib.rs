@@ -48,6 +48,7 @@ mod guard_set;
 )]
 mod handed;
 mod held;
+mod held_box;
 mod key;
 mod lease;
 mod locks;

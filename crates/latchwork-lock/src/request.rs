@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use crate::config::check_ttl;
+use crate::held_box::HeldBox;
 use crate::key;
 use crate::lease::check_text;
 use crate::renewal::Renewal;
@@ -213,7 +214,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
 
     /// Checks the settings and makes a question of them that does not yet say what for.
     #[inline]
-    pub(crate) fn blank_question(&mut self) -> Result<Box<Held>> {
+    pub(crate) fn blank_question(&mut self) -> Result<HeldBox> {
         self.check()?;
         let mut held = Held::blank(self.locks);
         let request = &mut held.request;
@@ -320,7 +321,7 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
 
 impl<S: AsRef<str>, F> LockRequest<'_, OneKey<S>, F> {
     #[inline]
-    pub(crate) fn question(&mut self) -> Result<Box<Held>> {
+    pub(crate) fn question(&mut self) -> Result<HeldBox> {
         let name = self.keys.0.as_ref();
         key::check(name)?;
         let mut held = self.blank_question()?;

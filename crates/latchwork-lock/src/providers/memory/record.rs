@@ -13,60 +13,52 @@ use crate::{AcquireRequest, Fence, Inspection, Key, Moment, process_label};
 ///
 /// Mostly there is one at most, and its place is beside the shard's lock: what two cores pass to
 /// and fro is then three cache lines in a row, and no table is searched.
-#[derive(Default)]
 pub(super) struct Entries {
-    first: Option<Entry>,
+    /// With a blank key while there is none: what was there need not be cleared away, nor the room
+    /// for the next be prepared.
+    first: Entry,
     rest: HashTable<Entry>,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Entries { first: Entry::blank(), rest: HashTable::new() }
+    }
 }
 
 /// Below this a table is not made smaller: what 16 buckets hold.
 const KEPT_ENTRIES: usize = 14;
-
-/// What became of an attempt to end a lease that nobody waits behind.
-pub(super) enum Ended {
-    /// It has ended.
-    Yes,
-    /// There is no such key.
-    NoKey,
-    /// The key is in another state.
-    Otherwise,
-}
 
 impl Entries {
     /// Room for a key; none when the key is there.
     #[inline(always)]
     pub(super) fn vacant(&mut self, key: &Key) -> Option<&mut Entry> {
         let hash = key.process_hash();
-        match &self.first {
-            Some(first) if first.key == *key => None,
-            Some(_) => {
-                let entry = self.rest.entry(hash, |e| e.key == *key, |e| e.key.process_hash());
-                match entry {
-                    hash_table::Entry::Vacant(vacant) => {
-                        Some(vacant.insert(Entry::BLANK).into_mut())
-                    }
-                    hash_table::Entry::Occupied(_) => None,
-                }
-            }
+        if self.first.key.is_blank() {
             // Asked first whether there are any, because to look for one is not free.
-            None if !self.rest.is_empty() && self.rest.find(hash, |e| e.key == *key).is_some() => {
-                None
-            }
-            None => Some(self.first.insert(Entry::BLANK)),
+            let taken = !self.rest.is_empty() && self.rest.find(hash, |e| e.key == *key).is_some();
+            return if taken { None } else { Some(&mut self.first) };
+        }
+        if self.first.key == *key {
+            return None;
+        }
+        match self.rest.entry(hash, |e| e.key == *key, |e| e.key.process_hash()) {
+            hash_table::Entry::Vacant(vacant) => Some(vacant.insert(Entry::blank()).into_mut()),
+            hash_table::Entry::Occupied(_) => None,
         }
     }
 
     pub(super) fn find(&mut self, key: &Key) -> Option<&mut Entry> {
-        match &mut self.first {
-            Some(first) if first.key == *key => Some(first),
-            _ => self.rest.find_mut(key.process_hash(), |e| e.key == *key),
+        if self.first.key == *key {
+            return Some(&mut self.first);
         }
+        self.rest.find_mut(key.process_hash(), |e| e.key == *key)
     }
 
     /// The same of a key that is known to be there, and so is the first where there is no other.
     #[inline]
     pub(super) fn find_taken(&mut self, key: &Key) -> Option<&mut Entry> {
-        if self.rest.is_empty() { self.first.as_mut() } else { self.find(key) }
+        if self.rest.is_empty() { Some(&mut self.first) } else { self.find(key) }
     }
 
     /// The same for one who may hold it: a token is found sooner than a name is compared.
@@ -76,54 +68,47 @@ impl Entries {
             State::Plain(plain) => plain.is_held_by(id),
             State::Full(rules) => rules.holders.first().is_some_and(|held| held.party.id == id),
         };
-        if self.first.as_ref().is_some_and(|first| holds(&first.state)) {
-            return self.first.as_mut();
+        if !self.first.key.is_blank() && holds(&self.first.state) {
+            return Some(&mut self.first);
         }
         self.find(key)
     }
 
     /// Takes a key out.
     pub(super) fn remove(&mut self, key: &Key) -> Option<Entry> {
-        let gone = match &self.first {
-            Some(first) if first.key == *key => self.first.take(),
-            _ => match self.rest.find_entry(key.process_hash(), |e| e.key == *key) {
-                Ok(entry) => Some(entry.remove().0),
-                Err(_) => None,
-            },
+        let gone = if self.first.key == *key {
+            Some(self.first.take())
+        } else {
+            let found = self.rest.find_entry(key.process_hash(), |e| e.key == *key);
+            found.ok().map(|entry| entry.remove().0)
         };
         self.shrink();
         gone
     }
 
-    /// Ends a lone lease. A token is found sooner than a name is compared.
+    /// Ends the lease of the first key, if it is a lone one with this token. A token is found
+    /// sooner than a name is compared.
     #[inline(always)]
-    pub(super) fn end_lone(&mut self, key: &Key, id: Id) -> Ended {
-        if let Some(first) = &self.first
-            && first.state.is_lone(id)
-        {
-            self.first = None;
+    pub(super) fn end_first(&mut self, id: Id) -> bool {
+        let ends = !self.first.key.is_blank() && self.first.state.is_lone(id);
+        if ends {
+            // A lone lease has nothing else to give back.
+            self.first.key.clear();
             if self.rest.capacity() > 0 {
                 self.shrink();
             }
-            return Ended::Yes;
         }
-        match self.find_for(key, id) {
-            None => Ended::NoKey,
-            Some(entry) if entry.state.is_lone(id) => {
-                self.remove(key);
-                Ended::Yes
-            }
-            Some(_) => Ended::Otherwise,
-        }
+        ends
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.first.iter_mut().chain(self.rest.iter_mut())
+        let first = Some(&mut self.first).filter(|first| !first.key.is_blank());
+        first.into_iter().chain(self.rest.iter_mut())
     }
 
     pub(super) fn retain(&mut self, mut stays: impl FnMut(&mut Entry) -> bool) {
-        if self.first.as_mut().is_some_and(|first| !stays(first)) {
-            self.first = None;
+        if !self.first.key.is_blank() && !stays(&mut self.first) {
+            self.first.take();
         }
         self.rest.retain(stays);
         self.shrink();
@@ -132,7 +117,7 @@ impl Entries {
     /// Gives memory back after a flood of keys, and all of it when none is left (L16).
     fn shrink(&mut self) {
         let (len, capacity) = (self.rest.len(), self.rest.capacity());
-        if len == 0 && self.first.is_none() {
+        if len == 0 && self.first.key.is_blank() {
             self.rest = HashTable::new();
         } else if capacity > KEPT_ENTRIES && len < capacity / 4 {
             self.rest.shrink_to((2 * len).max(KEPT_ENTRIES), |e| e.key.process_hash());
@@ -225,16 +210,24 @@ impl Rules<Seat> {
 }
 
 impl Entry {
-    const BLANK: Entry = Entry {
-        key: Key::BLANK,
-        state: State::Plain(Plain {
-            id: [0; 2],
-            fence: Fence::new(0),
-            expires: Moment::from_nanos(0),
-            ttl: Duration::ZERO,
-            line: None,
-        }),
-    };
+    #[inline]
+    fn blank() -> Entry {
+        Entry {
+            key: Key::blank(),
+            state: State::Plain(Plain {
+                id: [0; 2],
+                fence: Fence::new(0),
+                expires: Moment::from_nanos(0),
+                ttl: Duration::ZERO,
+                line: None,
+            }),
+        }
+    }
+
+    /// What is in it, and a blank one instead.
+    fn take(&mut self) -> Entry {
+        std::mem::replace(self, Entry::blank())
+    }
 
     /// The full rules, which the key follows from now on.
     pub(super) fn rules(&mut self) -> &mut Rules<Seat> {
