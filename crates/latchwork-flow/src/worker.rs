@@ -4,6 +4,7 @@ mod lock;
 mod persist;
 mod resume;
 mod steps;
+pub(crate) mod straight;
 
 use std::fmt;
 use std::sync::Arc;
