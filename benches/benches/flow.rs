@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use latchwork_benches::{Contender, Goal, Scale, Table, race};
 use latchwork_flow::{
-    ActionResult, ChannelObserver, EntityKey, Event, MergeDelta, Pause, State, StateMachine,
-    StateMachineBuilder, TracingObserver, TransitionTable,
+    ActionResult, ChannelObserver, EntityKey, Event, GateResult, MergeDelta, Pause, State,
+    StateMachine, StateMachineBuilder, TracingObserver, TransitionTable,
 };
 use latchwork_lock::{InMemoryLockProvider, Locks};
 use serde::{Deserialize, Serialize};
@@ -99,21 +99,43 @@ fn execute<'a>(
     })
 }
 
+/// The same by a worker, which goes step by step.
+fn step_by_step<'a>(
+    runtime: &'a Runtime,
+    name: &'static str,
+    machine: StateMachineBuilder<Order>,
+) -> Contender<'a> {
+    let machine = machine.build().expect("a machine");
+    Contender::new(name, move |operations| {
+        runtime.block_on(async {
+            for _ in 0..operations {
+                let mut worker = machine.transition(order(), Publish);
+                black_box(worker.execute().await.expect("nothing fails"));
+            }
+        });
+    })
+}
+
 // ---- transitions -------------------------------------------------------------------------------
 
 fn transitions(scale: Scale, runtime: &Runtime, table: &mut Table) {
     let bare = locks();
     let key = "flow:entity:ORD-123".to_owned();
+    let run = |name, machine, goal| (execute(runtime, name, machine), name, goal);
+    let gated = locked(1).gate_fn("may", |_, _| GateResult::Allow);
+    let by_worker = "locked, 1 action, by a worker";
     let cases = [
-        ("no lock, no action", builder(0), Goal::None),
-        ("no lock, 1 action", builder(1), Goal::None),
-        ("no lock, 5 actions", builder(5), Goal::None),
-        ("locked, no action", locked(0), Goal::None),
-        ("locked, 1 action", locked(1), Goal::AtMost(3.0)),
-        ("locked, 1 action in place (MergeDelta)", locked(0).action(MergeDelta), Goal::None),
-        ("locked, 5 actions", locked(5), Goal::None),
+        run("no lock, no action", builder(0), Goal::None),
+        run("no lock, 1 action", builder(1), Goal::None),
+        run("no lock, 5 actions", builder(5), Goal::None),
+        run("locked, no action", locked(0), Goal::None),
+        run("locked, 1 action", locked(1), Goal::AtMost(3.0)),
+        run("locked, 1 action in place (MergeDelta)", locked(0).action(MergeDelta), Goal::None),
+        run("locked, 5 actions", locked(5), Goal::None),
+        run("locked, 1 gate, 1 action", gated, Goal::None),
+        (step_by_step(runtime, by_worker, locked(1)), by_worker, Goal::None),
     ];
-    for (name, machine, goal) in cases {
+    for (transition, name, goal) in cases {
         let lock_and_unlock = Contender::new("lock and unlock", |operations| {
             runtime.block_on(async {
                 for _ in 0..operations {
@@ -122,7 +144,7 @@ fn transitions(scale: Scale, runtime: &Runtime, table: &mut Table) {
                 }
             });
         });
-        let race = race(scale, &mut [execute(runtime, name, machine), lock_and_unlock]);
+        let race = race(scale, &mut [transition, lock_and_unlock]);
         let ratio = race.first_costs_of(1);
         let shown = format!("{ratio}, {:.0} per s", race.per_second(0));
         table.row(name, "lock and unlock", ratio.median, shown, goal);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::{Future, ready};
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
 use latchwork_lock::Fence;
@@ -200,18 +201,8 @@ impl<S: State> AnyAction<S> {
         &self.name
     }
 
-    pub(crate) fn execute_now(
-        &self,
-        at: &ActionContext<S>,
-    ) -> Option<Result<ActionResult<S>, BoxError>> {
-        self.action.execute_now(at)
-    }
-
-    pub(crate) fn execute(
-        &self,
-        at: ActionContext<S>,
-    ) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>> {
-        self.action.execute(at)
+    pub(crate) fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S> {
+        self.action.begin(at, task)
     }
 }
 
@@ -228,18 +219,31 @@ impl<S: State> fmt::Debug for AnyAction<S> {
     }
 }
 
+/// An action that was begun.
+pub(crate) enum Begun<'a, S: State> {
+    /// It did not have to wait.
+    Done(Result<ActionResult<S>, BoxError>),
+    /// It will wake the task that began it.
+    Waits(BoxFuture<'a, Result<ActionResult<S>, BoxError>>),
+}
+
 /// [`Action`] in the form that can stand behind a pointer.
 trait DynAction<S: State>: Send + Sync {
-    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>>;
-    fn execute(&self, at: ActionContext<S>) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>>;
+    fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S>;
 }
 
 impl<S: State, A: Action<S>> DynAction<S> for A {
-    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
-        Action::execute_now(self, at)
-    }
-    fn execute(&self, at: ActionContext<S>) -> BoxFuture<'_, Result<ActionResult<S>, BoxError>> {
-        Box::pin(Action::execute(self, at))
+    fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S> {
+        if let Some(answer) = self.execute_now(&at) {
+            return Begun::Done(answer);
+        }
+        // Looked at here, where its type is known: of a future that never waits, the compiler can
+        // leave the box out.
+        let mut work = Box::pin(self.execute(at));
+        match work.as_mut().poll(task) {
+            Poll::Ready(answer) => Begun::Done(answer),
+            Poll::Pending => Begun::Waits(work),
+        }
     }
 }
 

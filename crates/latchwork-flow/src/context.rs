@@ -6,11 +6,11 @@ use std::sync::Arc;
 use chrono::{DateTime, Utc};
 use latchwork_lock::{Lease, LockState};
 use serde_json::Value;
-use smallvec::SmallVec;
 
+use crate::machine::Machine;
 use crate::{
-    ActionExecution, ActionSkip, Failure, GateEvaluation, Paused, State, Status, TransitionId,
-    Woken,
+    ActionExecution, ActionResult, ActionSkip, AnyAction, Execution, Failure, GateEvaluation,
+    Pause, Paused, State, Status, TransitionId, Woken,
 };
 
 /// All that is known of one transition: where it stands, what was done, what is left to do.
@@ -34,8 +34,7 @@ pub struct TransitionContext<S: State> {
     pub(crate) plan: Option<Plan>,
     pub(crate) next: usize,
     pub(crate) gates: Vec<GateEvaluation>,
-    /// Most transitions have one: it needs no room elsewhere.
-    pub(crate) actions: SmallVec<[ActionExecution; 1]>,
+    pub(crate) actions: Executions,
     pub(crate) skips: Vec<ActionSkip>,
     // What most transitions never have is kept apart, since all of them are made and moved.
     pub(crate) paused: Option<Box<Paused>>,
@@ -53,6 +52,31 @@ pub(crate) struct MachineLabel {
     pub(crate) name: Arc<str>,
     /// All its actions, in order.
     pub(crate) actions: Arc<[Arc<str>]>,
+}
+
+/// The actions that have run.
+#[derive(Clone)]
+pub(crate) enum Executions {
+    /// Most transitions have one: it needs no room elsewhere, and is written where it stays.
+    One(Option<ActionExecution>),
+    Many(Vec<ActionExecution>),
+}
+
+impl Executions {
+    #[cold]
+    fn many(before: Option<ActionExecution>, done: ActionExecution, planned: usize) -> Self {
+        let mut many = Vec::with_capacity(planned.min(16));
+        many.extend(before);
+        many.push(done);
+        Executions::Many(many)
+    }
+
+    pub(crate) fn as_slice(&self) -> &[ActionExecution] {
+        match self {
+            Executions::One(one) => one.as_slice(),
+            Executions::Many(many) => many,
+        }
+    }
 }
 
 /// What a transition is to do.
@@ -75,38 +99,71 @@ impl Plan {
 }
 
 impl<S: State> TransitionContext<S> {
-    /// A transition that has not begun.
+    /// A transition that has not begun, or is about to do all that its machine can.
+    #[inline]
     pub(crate) fn new(
-        machine: Arc<MachineLabel>,
-        definition: u32,
+        machine: &Machine<S>,
         state: S,
         delta: S::Delta,
         now: DateTime<Utc>,
+        status: Status,
+        lock_key: Option<latchwork_lock::Key>,
     ) -> Arc<Self> {
         Arc::new(TransitionContext {
             id: TransitionId::new(now),
-            machine,
-            definition,
+            machine: machine.label.clone(),
+            definition: machine.definition,
             revision: 0,
             events: 0,
             state,
             delta,
-            status: Status::Pending,
+            status,
             metadata: None,
             failure: None,
-            plan: None,
+            plan: if status == Status::Pending { None } else { Some(Plan::All) },
             next: 0,
             gates: Vec::new(),
-            actions: SmallVec::new(),
+            actions: Executions::One(None),
             skips: Vec::new(),
             paused: None,
             woken: None,
-            lock_key: None,
+            lock_key,
             lease: None,
             skipped_by_lock: false,
             created_at: now,
             updated_at: now,
         })
+    }
+
+    /// Notes what an action has done, the next of so many, and gives back how to go on.
+    #[inline]
+    pub(crate) fn note(
+        &mut self,
+        action: &AnyAction<S>,
+        result: ActionResult<S>,
+        planned: usize,
+        started_at: DateTime<Utc>,
+        ended_at: DateTime<Utc>,
+    ) -> (Execution, Option<Box<Pause>>) {
+        let ActionResult { execution, state, metadata, pause } = result;
+        let index = self.next;
+        self.updated_at = ended_at;
+        self.next = index + 1;
+        if let Some(state) = state {
+            self.state = state;
+        }
+        let metadata = metadata.map(|metadata| *metadata);
+        if execution != Execution::Continue {
+            self.metadata.clone_from(&metadata);
+        }
+        let action = action.name.clone();
+        let done = ActionExecution { action, index, execution, metadata, started_at, ended_at };
+        match &mut self.actions {
+            Executions::One(one @ None) if planned == 1 => *one = Some(done),
+            Executions::One(one) => self.actions = Executions::many(one.take(), done, planned),
+            Executions::Many(many) => many.push(done),
+        }
+        (execution, pause)
     }
 
     /// The transition's name.
@@ -191,7 +248,7 @@ impl<S: State> TransitionContext<S> {
 
     /// Every action that ran to its end, in order.
     pub fn action_executions(&self) -> &[ActionExecution] {
-        &self.actions
+        self.actions.as_slice()
     }
 
     /// Every action that its gate kept from running, in order.
@@ -285,7 +342,7 @@ impl<S: State> fmt::Debug for TransitionContext<S> {
             .field("status", &self.status)
             .field("metadata", &self.metadata)
             .field("failure", &self.failure)
-            .field("actions", &self.actions)
+            .field("actions", &self.action_executions())
             .field("skips", &self.skips)
             .field("remaining", &self.remaining_actions())
             .field("paused", &self.paused)

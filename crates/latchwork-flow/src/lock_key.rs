@@ -76,7 +76,7 @@ prefixed!(EntityKey);
 impl<S: State> LockKeyProvider<S> for EntityKey {
     fn lock_key(&self, state: &S, _: &S::Delta) -> Result<Key> {
         let id = id_of(state)?;
-        joined(&[&self.prefix, "entity:", &id])
+        Ok(Key::of_parts(&[&self.prefix, "entity:", &id])?)
     }
 }
 
@@ -93,7 +93,7 @@ impl<S: State> LockKeyProvider<S> for TransitionKey {
         let id = id_of(state)?;
         let from = state.status().ok_or_else(|| lacks("status"))?;
         let to = S::target(delta).ok_or_else(|| lacks("target in its delta"))?;
-        joined(&[&self.prefix, "entity:", &id, ":transition:", &from, "->", &to])
+        Ok(Key::of_parts(&[&self.prefix, "entity:", &id, ":transition:", &from, "->", &to])?)
     }
 }
 
@@ -109,7 +109,7 @@ impl<S: State> LockKeyProvider<S> for SnapshotKey {
     fn lock_key(&self, state: &S, delta: &S::Delta) -> Result<Key> {
         let state = hash(state).map_err(Error::invalid_state)?;
         let delta = hash(delta).map_err(Error::invalid_delta)?;
-        joined(&[&self.prefix, "snapshot:", &state, ":", &delta])
+        Ok(Key::of_parts(&[&self.prefix, "snapshot:", &state, ":", &delta])?)
     }
 }
 
@@ -119,15 +119,6 @@ fn id_of<S: State>(state: &S) -> Result<Cow<'_, str>> {
 
 fn lacks(missing: &'static str) -> Error {
     ErrorKind::NoEntityId { missing }.into()
-}
-
-fn joined(parts: &[&str]) -> Result<Key> {
-    // A key is made for each transition, so one that fits is put together in place.
-    let mut short = arrayvec::ArrayString::<128>::new();
-    if parts.iter().all(|part| short.try_push_str(part).is_ok()) {
-        return Ok(Key::new(&short)?);
-    }
-    Ok(Key::new(&parts.concat())?)
 }
 
 fn hash(value: &impl Serialize) -> Result<String, String> {

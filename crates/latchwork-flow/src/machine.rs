@@ -15,9 +15,10 @@ use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step
 use crate::context::MachineLabel;
 use crate::error::{Chain, panic_text};
 use crate::store::{RunClaim, StoredContext};
+use crate::worker::straight;
 use crate::{
     AnyAction, AnyGate, BoxError, ContextStore, Contexts, Error, ErrorKind, LockKeyProvider,
-    Observer, Reloaded, Result, State, StateMachineBuilder, StateWorker, TransitionContext,
+    Observer, Reloaded, Result, State, StateMachineBuilder, StateWorker, Status, TransitionContext,
     TransitionId,
 };
 
@@ -69,6 +70,8 @@ pub(crate) struct Machine<S: State> {
     pub(crate) run_ttl: Duration,
     pub(crate) observers: Vec<Box<dyn Observer<S>>>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Whether its transitions need not be taken step by step.
+    pub(crate) straight: bool,
 }
 
 pub(crate) struct Locking<S: State> {
@@ -125,9 +128,8 @@ impl<S: State> StateMachine<S> {
 
     /// A transition. Nothing happens until it is [executed](StateWorker::execute).
     pub fn transition(&self, state: S, delta: S::Delta) -> StateWorker<S> {
-        let machine = &*self.inner;
-        let (label, now) = (machine.label.clone(), machine.now());
-        let context = TransitionContext::new(label, machine.definition, state, delta, now);
+        let (machine, now) = (&*self.inner, self.inner.now());
+        let context = TransitionContext::new(machine, state, delta, now, Status::Pending, None);
         StateWorker::new(self.inner.clone(), context)
     }
 
@@ -136,6 +138,9 @@ impl<S: State> StateMachine<S> {
     ///
     /// Cancel safety and errors: as for [`execute`](StateWorker::execute).
     pub async fn run(&self, state: S, delta: S::Delta) -> Result<Arc<TransitionContext<S>>> {
+        if self.inner.straight {
+            return straight::run(&self.inner, state, delta).await;
+        }
         let mut worker = self.transition(state, delta);
         worker.execute_at_once().await?;
         Ok(worker.into_context())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::context::{MachineLabel, Plan};
+use crate::context::{Executions, MachineLabel, Plan};
 use crate::{
     ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, Paused, Result, State,
     Status, TransitionContext, TransitionId, Woken,
@@ -104,7 +104,7 @@ impl<S: State> TransitionContext<S> {
             remaining: self.plan.as_ref().map(|_| Cow::Borrowed(self.remaining_actions())),
             next: self.next,
             gates: Cow::Borrowed(&self.gates),
-            actions: Cow::Borrowed(&self.actions),
+            actions: Cow::Borrowed(self.actions.as_slice()),
             skips: Cow::Borrowed(&self.skips),
             paused: self.paused.as_deref().map(Cow::Borrowed),
             woken: self.woken.as_deref().map(Cow::Borrowed),
@@ -179,7 +179,7 @@ impl<S: State> TransitionContext<S> {
                 .map(|names| Plan::Chosen { names: names.as_ref().into(), first: rest.next }),
             next: rest.next,
             gates: rest.gates.into_owned(),
-            actions: rest.actions.into_owned().into(),
+            actions: Executions::Many(rest.actions.into_owned()),
             skips: rest.skips.into_owned(),
             paused: rest.paused.map(|paused| Box::new(paused.into_owned())),
             woken: rest.woken.map(|woken| Box::new(woken.into_owned())),

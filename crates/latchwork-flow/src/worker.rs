@@ -4,6 +4,7 @@ mod lock;
 mod persist;
 mod resume;
 mod steps;
+pub(crate) mod straight;
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
 
 use crate::configuration::Script;
+use crate::context::Plan;
 use crate::error::Chain;
 use crate::machine::Machine;
 use crate::runner::Terms;
@@ -105,10 +107,14 @@ impl<S: State> StateWorker<S> {
 
     pub(crate) fn resumed(
         machine: Arc<Machine<S>>,
-        context: TransitionContext<S>,
+        mut context: TransitionContext<S>,
         script: Script<S>,
     ) -> Self {
         let (events, planned) = (context.events, context.plan.is_some());
+        if planned {
+            // The script has what is left, and the plan must begin there too.
+            context.plan = Some(Plan::Chosen { names: script.names(), first: context.next });
+        }
         let mut worker = Self::new(machine, Arc::new(context));
         worker.events = events;
         if planned {

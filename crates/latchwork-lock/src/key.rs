@@ -50,6 +50,22 @@ impl Key {
         Self::with_prefix("", name)
     }
 
+    /// Checks a name that comes in parts and makes a key of it, without a text in between.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn of_parts(parts: &[&str]) -> Result<Self> {
+        let mut key = Key::blank();
+        if let Text::Short(short) = &mut key.text
+            && parts.iter().all(|part| short.try_push_str(part).is_ok())
+        {
+            check(short)?;
+            key.seal();
+            return Ok(key);
+        }
+        Key::new(&parts.concat())
+    }
+
     /// Checks `name` and puts `prefix`, which was checked before, in front of it.
     #[inline]
     pub(crate) fn with_prefix(prefix: &str, name: &str) -> Result<Self> {
@@ -327,6 +343,23 @@ mod tests {
                     assert_eq!(has_control(&text), control, "{text:?}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn parts_are_one_name() {
+        for parts in [&["a", "b:", "c"][..], &["", "größe"], &["x".repeat(55).as_str(), "y"]] {
+            let (key, whole) = (Key::of_parts(parts), Key::new(&parts.concat()));
+            let (key, whole) = (key.expect("legal"), whole.expect("legal"));
+            assert_eq!((&key, key.process_hash()), (&whole, whole.process_hash()));
+        }
+        for parts in [
+            &[][..],
+            &["", ""],
+            &["a", "b\n"],
+            &["x".repeat(500).as_str(), "x".repeat(13).as_str()],
+        ] {
+            assert_eq!(Key::of_parts(parts).expect_err("illegal").code(), "invalid_key");
         }
     }
 

@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_lock::{Capability, Fence, Key, LockStrategy, Refresh};
+use latchwork_lock::{Capability, Fence, Guard, Key, LockRequest, LockStrategy, OneKey, Refresh};
 
 use super::{StateWorker, tell};
 use crate::error::panic_text;
-use crate::{Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status};
+use crate::machine::{Locking, Machine};
+use crate::{Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status, TransitionId};
 
 impl<S: State> StateWorker<S> {
     /// Takes the lock of a transition that begins; false when it was skipped.
@@ -16,20 +17,7 @@ impl<S: State> StateWorker<S> {
         if locking.config.strategy == LockStrategy::None {
             return Ok(true);
         }
-        let key = catch_unwind(AssertUnwindSafe(|| {
-            locking.keys.lock_key(&self.context.state, &self.context.delta)
-        }));
-        let key = match key {
-            Ok(key) => key?,
-            Err(panic) => {
-                let (machine, what) = (self.machine.name.to_string(), "lock key");
-                let reason = panic_text(&*panic);
-                let panicked = true;
-                let kind =
-                    ErrorKind::ProviderFailed { machine, what, reason, panicked, source: None };
-                return Err(kind.into());
-            }
-        };
+        let key = locking.key(&self.machine, &self.context.state, &self.context.delta)?;
         let skips = locking.config.strategy == LockStrategy::Skip;
         self.change().lock_key = Some(key);
         match self.acquire().await {
@@ -48,7 +36,7 @@ impl<S: State> StateWorker<S> {
         let Some(key) = &self.context.lock_key else { return Ok(()) };
         let asking = EventKind::LockAcquiring { key: key.as_str() };
         tell(&self.machine, &self.context, &mut self.events, asking);
-        let mut request = locking.locks.lock(key).config(&locking.config);
+        let mut request = locking.request(key);
         if locking.config.strategy == LockStrategy::Skip {
             request = request.strategy(LockStrategy::FailFast); // so that we learn who has it
         }
@@ -56,9 +44,6 @@ impl<S: State> StateWorker<S> {
             // The transition itself owns the lock, so that whoever goes on after a crash takes over
             // what the dead process held, and need not wait for its end.
             request = request.owner(format!("flow:{}", self.context.id));
-        }
-        if let Some(max_hold) = locking.renew {
-            request = request.auto_renew(max_hold);
         }
         match request.acquire().await {
             Ok(guard) => {
@@ -242,23 +227,8 @@ impl<S: State> StateWorker<S> {
     /// Gives the lock back at the end.
     pub(super) async fn unlock(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        match guard.release().await {
-            Err(error) if error.is_loss() => {
-                tracing::warn!(
-                    transition = %self.context.id, %error,
-                    "the lock did not hold to the end of the transition"
-                );
-                self.tell_released(false);
-            }
-            Err(error) => {
-                tracing::warn!(
-                    transition = %self.context.id, %error,
-                    "the lock could not be released yet; it is queued"
-                );
-                self.tell_released(true);
-            }
-            Ok(()) => self.tell_released(true),
-        }
+        let released = release(guard, self.context.id).await;
+        self.tell_released(released);
     }
 
     /// That the lock was released, or was lost before it could be.
@@ -268,4 +238,44 @@ impl<S: State> StateWorker<S> {
             if released { EventKind::LockReleased { key } } else { EventKind::LockLost { key } };
         tell(&self.machine, &self.context, &mut self.events, kind);
     }
+}
+
+impl<S: State> Locking<S> {
+    /// What to lock for a transition.
+    #[inline]
+    pub(super) fn key(&self, machine: &Machine<S>, state: &S, delta: &S::Delta) -> Result<Key> {
+        match catch_unwind(AssertUnwindSafe(|| self.keys.lock_key(state, delta))) {
+            Ok(key) => key,
+            Err(panic) => {
+                let (machine, what) = (machine.name.to_string(), "lock key");
+                let (reason, panicked) = (panic_text(&*panic), true);
+                let kind =
+                    ErrorKind::ProviderFailed { machine, what, reason, panicked, source: None };
+                Err(kind.into())
+            }
+        }
+    }
+
+    /// A request for the key, as the settings say.
+    pub(super) fn request<'a>(&'a self, key: &'a Key) -> LockRequest<'a, OneKey<&'a Key>> {
+        let request = self.locks.lock(key).config(&self.config);
+        match self.renew {
+            Some(max_hold) => request.auto_renew(max_hold),
+            None => request,
+        }
+    }
+}
+
+/// Gives a lock back at the end of a transition; false when it was lost before.
+///
+/// Cancel safe: dropped midway, the release is queued.
+pub(super) async fn release(guard: Guard, transition: TransitionId) -> bool {
+    let Err(error) = guard.release().await else { return true };
+    let lost = error.is_loss();
+    let what = match lost {
+        true => "the lock did not hold to the end of the transition",
+        false => "the lock could not be released yet; it is queued",
+    };
+    tracing::warn!(%transition, %error, "{what}");
+    !lost
 }

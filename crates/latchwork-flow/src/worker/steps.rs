@@ -1,19 +1,26 @@
 //! Gates and actions, one by one.
 
+use std::any::Any;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
+use latchwork_lock::Fence;
 use serde_json::json;
 
 use super::{StateWorker, Steps, tell};
+use crate::action::Begun;
 use crate::context::Plan;
 use crate::error::{Chain, panic_text};
 use crate::{
-    ActionContext, ActionExecution, ActionResult, ActionSkip, AnyAction, AnyGate, BoxError, Error,
-    ErrorKind, EventKind, Execution, GateContext, GateEvaluation, GateResult, Result, State,
-    Status,
+    ActionContext, ActionResult, ActionSkip, AnyAction, AnyGate, BoxError, Error, ErrorKind,
+    EventKind, Execution, GateContext, GateEvaluation, GateResult, Pause, Result, State, Status,
+    TransitionContext,
 };
 
 impl<S: State> StateWorker<S> {
@@ -164,45 +171,39 @@ impl<S: State> StateWorker<S> {
         let began = EventKind::ActionExecuting { action: &action.name, index };
         tell(&self.machine, &self.context, &mut self.events, began);
         let fence = self.guard.as_ref().map(|guard| guard.fence());
-        let at = ActionContext { transition: self.context.clone(), index, fence };
         let started_at = self.now();
         self.acted = true;
-        let result = match self.perform(action, at).await {
+        // The outer error says that the context is not ours any more.
+        let result = match action.start(&self.context, index, fence).await {
+            Started::Done(result) => Ok(result),
+            Started::Waits(work) if self.run.is_none() => Ok(work.await),
+            Started::Waits(work) => self.beside_heartbeat(work).await,
+        };
+        let result = match result {
             Ok(Ok(result)) => result,
             Ok(Err(error)) => return Err(self.fail(error).await),
             Err(lost) => return Err(self.leave(lost).await),
         };
-        let ActionResult { execution, state, metadata, pause } = result;
         let ended_at = self.machine.now().max(started_at);
         self.fresh = true;
         let context = Arc::make_mut(&mut self.context);
-        context.updated_at = ended_at;
-        context.next = index + 1;
-        if let Some(state) = state {
-            context.state = state;
-        }
-        let metadata = metadata.map(|metadata| *metadata);
-        let ended = execution != Execution::Continue;
-        if ended {
-            context.metadata.clone_from(&metadata);
-        }
-        if planned > 1 && context.actions.is_empty() {
-            context.actions.reserve_exact(planned.min(16));
-        }
-        context.actions.push(ActionExecution {
-            action: action.name.clone(),
-            index,
-            execution,
-            metadata,
-            started_at,
-            ended_at,
-        });
+        let (execution, pause) = context.note(action, result, planned, started_at, ended_at);
         let took = match self.machine.observers.is_empty() {
             true => Duration::ZERO, // nobody will see it
             false => (ended_at - started_at).to_std().unwrap_or_default(),
         };
         let kind = EventKind::ActionExecuted { action: &action.name, index, execution, took };
         tell(&self.machine, &self.context, &mut self.events, kind);
+        self.after_step(execution, pause, last).await
+    }
+
+    /// Goes on as an action wants.
+    pub(super) async fn after_step(
+        &mut self,
+        execution: Execution,
+        pause: Option<Box<Pause>>,
+        last: bool,
+    ) -> Result<()> {
         match execution {
             Execution::Continue if last => self.finish(Status::Completed, None).await,
             Execution::Continue if self.machine.store.is_none() => Ok(()),
@@ -245,33 +246,6 @@ impl<S: State> StateWorker<S> {
         if last { self.finish(Status::Completed, None).await } else { Ok(()) }
     }
 
-    /// The action itself. The outer error says that the context is not ours any more.
-    async fn perform(
-        &self,
-        action: &AnyAction<S>,
-        at: ActionContext<S>,
-    ) -> Result<Result<ActionResult<S>>> {
-        let index = at.index;
-        let answer = match catch_unwind(AssertUnwindSafe(|| action.execute_now(&at))) {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => {
-                let work = AssertUnwindSafe(async { action.execute(at).await }).catch_unwind();
-                match &self.run {
-                    None => work.await,
-                    Some(_) => self.beside_heartbeat(work).await?,
-                }
-            }
-            Err(panic) => Err(panic),
-        };
-        let (reason, panicked, source): (String, bool, Option<BoxError>) = match answer {
-            Ok(Ok(result)) => return Ok(Ok(result)),
-            Ok(Err(error)) => (Chain(&*error).to_string(), false, Some(error)),
-            Err(panic) => (panic_text(&*panic), true, None),
-        };
-        let action = action.name.to_string();
-        Ok(Err(ErrorKind::ActionFailed { action, index, reason, panicked, source }.into()))
-    }
-
     /// Ends it as called off, if whoever claimed it was told so.
     pub(super) async fn called_off(&mut self) -> Result<bool> {
         let Some(reason) = self.cancelled.take() else { return Ok(false) };
@@ -283,6 +257,87 @@ impl<S: State> StateWorker<S> {
     /// Ends it as called off.
     pub(super) async fn cancel_with(&mut self, reason: &str) -> Result<()> {
         self.finish(Status::Cancelled, Some(json!({"cancelled": reason}))).await
+    }
+}
+
+/// An action on its way.
+pub(super) enum Started<'a, S: State> {
+    Done(Result<ActionResult<S>>),
+    Waits(Working<'a, S>),
+}
+
+/// An action that waits.
+pub(super) struct Working<'a, S: State> {
+    action: &'a AnyAction<S>,
+    index: usize,
+    /// There until it has ended.
+    work: Option<BoxFuture<'a, Result<ActionResult<S>, BoxError>>>,
+    /// Whether it was looked at just now, by this very task.
+    looked: bool,
+}
+
+impl<S: State> AnyAction<S> {
+    /// Begins the action, and ends it if it need not wait. A panic is an error too (F4).
+    ///
+    /// Ready at once: there is a future only because an action must know which task to wake.
+    #[inline]
+    pub(super) fn start<'a>(
+        &'a self,
+        transition: &'a Arc<TransitionContext<S>>,
+        index: usize,
+        fence: Option<Fence>,
+    ) -> impl Future<Output = Started<'a, S>> {
+        poll_fn(move |task| {
+            let at = ActionContext { transition: transition.clone(), index, fence };
+            Poll::Ready(match catch_unwind(AssertUnwindSafe(|| self.begin(at, task))) {
+                Ok(Begun::Done(Ok(result))) => Started::Done(Ok(result)),
+                Ok(Begun::Done(Err(error))) => Started::Done(Err(self.failed(index, error))),
+                Ok(Begun::Waits(work)) => {
+                    let work = Some(work);
+                    Started::Waits(Working { action: self, index, work, looked: true })
+                }
+                Err(panic) => Started::Done(Err(self.panicked(index, &*panic))),
+            })
+        })
+    }
+
+    #[cold]
+    fn failed(&self, index: usize, error: BoxError) -> Error {
+        let (action, reason) = (self.name.to_string(), Chain(&*error).to_string());
+        let (panicked, source) = (false, Some(error));
+        ErrorKind::ActionFailed { action, index, reason, panicked, source }.into()
+    }
+
+    #[cold]
+    fn panicked(&self, index: usize, panic: &(dyn Any + Send)) -> Error {
+        let (action, reason) = (self.name.to_string(), panic_text(panic));
+        let (panicked, source) = (true, None);
+        ErrorKind::ActionFailed { action, index, reason, panicked, source }.into()
+    }
+}
+
+impl<S: State> Future for Working<'_, S> {
+    type Output = Result<ActionResult<S>>;
+
+    fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<Self::Output> {
+        if std::mem::take(&mut self.looked) {
+            return Poll::Pending;
+        }
+        let (action, index) = (self.action, self.index);
+        let look = || {
+            let Some(work) = &mut self.work else { return Poll::Pending };
+            let answer = work.as_mut().poll(task);
+            if answer.is_ready() {
+                self.work = None; // here, since its end may panic too
+            }
+            answer
+        };
+        match catch_unwind(AssertUnwindSafe(look)) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(Ok(result))) => Poll::Ready(Ok(result)),
+            Ok(Poll::Ready(Err(error))) => Poll::Ready(Err(action.failed(index, error))),
+            Err(panic) => Poll::Ready(Err(action.panicked(index, &*panic))),
+        }
     }
 }
 

@@ -9,5 +9,6 @@
 mod examples;
 mod faults;
 mod format;
+mod in_hand;
 mod model;
 mod observers;

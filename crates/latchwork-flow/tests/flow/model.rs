@@ -41,6 +41,8 @@ struct Case {
     /// How a pause ends: in the same worker, or read from text by another.
     elsewhere: bool,
     stepwise: bool,
+    /// Whether nobody watches until the first pause, and all is done in one go.
+    unseen: bool,
 }
 
 /// What must come out of it.
@@ -150,6 +152,8 @@ struct Does {
     name: String,
     gate: Option<Answer>,
     deed: Deed,
+    /// Whether it needs more than one look.
+    slow: bool,
 }
 
 impl Action<JsonState> for Does {
@@ -168,6 +172,14 @@ impl Action<JsonState> for Does {
     ) -> Result<ActionResult<JsonState>, BoxError> {
         assert_eq!(at.idempotency_key(), format!("{}:{}", at.transition().id(), at.index()));
         assert!(at.fence().is_some(), "it runs under the lock");
+        assert_eq!(at.transition().status(), Status::Running);
+        assert_eq!(
+            at.transition().remaining_actions().first().map(|name| &**name),
+            Some(&*self.name)
+        );
+        if self.slow {
+            tokio::task::yield_now().await;
+        }
         match self.deed {
             Deed::Continue => Ok(ActionResult::proceed()),
             Deed::Pause => Ok(ActionResult::pause(Pause::new())),
@@ -183,26 +195,60 @@ async fn check(case: Case) {
     let store = InMemoryContextStore::new();
     let seen: Arc<Mutex<Vec<(u64, &'static str)>>> = Arc::default();
     let witness = seen.clone();
-    let mut builder = StateMachine::<JsonState>::builder("model")
-        .locks(&locks, EntityKey::new())
-        .observe(move |event: &Event<'_, JsonState>| {
-            witness.lock().unwrap().push((event.sequence, event.kind.name()));
-        });
-    if case.stored {
-        builder = builder.store(store.clone());
-    }
-    for (number, answer) in case.gates.iter().enumerate() {
-        builder = builder.gate(Told { name: format!("gate {number}"), answer: *answer });
-    }
-    for (number, (gate, deed)) in case.actions.iter().enumerate() {
-        builder = builder.action(Does { name: format!("{number}"), gate: *gate, deed: *deed });
-    }
-    let machine = builder.build().unwrap();
+    let builder = || {
+        let mut builder =
+            StateMachine::<JsonState>::builder("model").locks(&locks, EntityKey::new());
+        if case.stored {
+            builder = builder.store(store.clone());
+        }
+        for (number, answer) in case.gates.iter().enumerate() {
+            builder = builder.gate(Told { name: format!("gate {number}"), answer: *answer });
+        }
+        for (number, (gate, deed)) in case.actions.iter().enumerate() {
+            let (name, slow) = (format!("{number}"), number % 2 == 1);
+            builder = builder.action(Does { name, gate: *gate, deed: *deed, slow });
+        }
+        builder
+    };
+    let observer = move |event: &Event<'_, JsonState>| {
+        witness.lock().unwrap().push((event.sequence, event.kind.name()));
+    };
+    let machine = builder().observe(observer).build().unwrap();
     let state = JsonState::new(json!({"id": "one"})).unwrap();
     let delta = JsonState::delta(json!({})).unwrap();
-    let mut worker = machine.transition(state, delta);
-    let mut failed = false;
     let mut pauses = 0;
+    let mut expected = expected(&case);
+    let mut first_seen = 0;
+    let mut worker = if case.unseen {
+        let unseen = builder().build().unwrap();
+        let context = match unseen.run(state, delta).await {
+            Ok(context) => context,
+            Err(_) => {
+                assert_eq!(expected.status, Some(Status::Failed));
+                assert_eq!(expected.pauses, 0);
+                assert!(!locks.exists("flow:entity:one").await.unwrap(), "no lock is left behind");
+                return;
+            }
+        };
+        if !context.is_paused() {
+            assert_eq!(expected.pauses, 0);
+            expected.events.clear();
+            assert_eq!(seen_of(&context, Vec::new(), 0), expected);
+            assert!(!locks.exists("flow:entity:one").await.unwrap(), "no lock is left behind");
+            return;
+        }
+        pauses += 1;
+        let begins = |event: &&'static str| *event == "TransitionStarting";
+        let again = expected.events.iter().skip(1).position(begins);
+        first_seen = 1 + again.expect("it begins again after a pause");
+        expected.events.drain(..first_seen);
+        let lock = locks.inspect("flow:entity:one").await.unwrap();
+        assert_eq!(lock.holders.len(), 1, "a pause keeps the lock");
+        machine.from_context(TransitionContext::clone(&context)).unwrap()
+    } else {
+        machine.transition(state, delta)
+    };
+    let mut failed = false;
     let mut steps = VecDeque::new();
     loop {
         let answer =
@@ -231,22 +277,15 @@ async fn check(case: Case) {
         }
         assert!(steps.len() <= case.actions.len(), "it comes to an end");
     }
-    let expected = expected(&case);
     let context: &TransitionContext<JsonState> = worker.context();
-    let got = Expected {
-        status: Some(context.status()),
-        verdicts: context.gate_evaluations().iter().map(|gate| gate.verdict).collect(),
-        executed: context.action_executions().iter().map(|a| (a.index, a.execution)).collect(),
-        skipped: context.action_skips().iter().map(|skip| skip.index).collect(),
-        events: seen.lock().unwrap().iter().map(|event| event.1).collect(),
-        pauses,
-    };
+    let events = seen.lock().unwrap().iter().map(|event| event.1).collect();
     // A pause at the very end waits for a resume that has nothing left to do.
-    assert_eq!(got, expected);
+    assert_eq!(seen_of(context, events, pauses), expected);
     assert_eq!(failed, context.is_failed());
     assert_eq!(context.failure().is_some(), failed);
     let numbers: Vec<u64> = seen.lock().unwrap().iter().map(|event| event.0).collect();
-    assert_eq!(numbers, (0..numbers.len() as u64).collect::<Vec<_>>());
+    let first_seen = first_seen as u64;
+    assert_eq!(numbers, (first_seen..first_seen + numbers.len() as u64).collect::<Vec<_>>());
     assert!(!locks.exists("flow:entity:one").await.unwrap(), "no lock is left behind");
     // What acted at all is stored, and stands there as it stands here.
     let acted = seen.lock().unwrap().iter().any(|event| event.1.starts_with("Action"))
@@ -256,6 +295,21 @@ async fn check(case: Case) {
         let head = row.expect("it is stored").head;
         assert_eq!((head.status, head.run, head.due_at), (context.status(), None, None));
         assert_eq!(head.revision, context.revision());
+    }
+}
+
+fn seen_of(
+    context: &TransitionContext<JsonState>,
+    events: Vec<&'static str>,
+    pauses: usize,
+) -> Expected {
+    Expected {
+        status: Some(context.status()),
+        verdicts: context.gate_evaluations().iter().map(|gate| gate.verdict).collect(),
+        executed: context.action_executions().iter().map(|a| (a.index, a.execution)).collect(),
+        skipped: context.action_skips().iter().map(|skip| skip.index).collect(),
+        events,
+        pauses,
     }
 }
 
@@ -280,15 +334,18 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let gates = proptest::collection::vec(answer(), 0..4);
-    let actions = proptest::collection::vec((proptest::option::of(answer()), deed()), 0..6);
-    (gates, actions, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(gates, actions, stored, elsewhere, stepwise)| Case {
+    let gates = prop_oneof![Just(Vec::new()), proptest::collection::vec(answer(), 0..4)];
+    let some = proptest::collection::vec((proptest::option::of(answer()), deed()), 0..6);
+    let none = proptest::collection::vec((Just(None), deed()), 0..6);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (gates, prop_oneof![some, none], flags).prop_map(
+        |(gates, actions, (stored, elsewhere, stepwise, unseen))| Case {
             gates,
             actions,
             stored,
             elsewhere,
             stepwise,
+            unseen: unseen && !stored,
         },
     )
 }
