@@ -22,7 +22,7 @@ mod trouble;
 
 use latchwork_lock::{Guard, Locks, RedisLockProvider};
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{block_on, eventually, millis, secs, waiting};
+use support::{block_on, eventually, millis, secs, until, waiting};
 
 fn main() {
     let mut trials = Vec::new();
@@ -35,6 +35,7 @@ fn main() {
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
+            a_release_from_elsewhere_does_not_overtake_its_request,
             a_lease_ends_once,
             nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only,

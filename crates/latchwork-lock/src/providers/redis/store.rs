@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
 use super::record::Asker;
-use super::release::Releasing;
+use super::release::{Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
 use super::{error, record};
@@ -22,7 +22,7 @@ const STEP: usize = 500;
 
 pub(super) struct Store {
     pub(super) line: Arc<Line>,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the server.
     pub(super) client: Arc<str>,
@@ -69,8 +69,10 @@ impl Store {
         Ok(Store { line, lanes, clock, client, desk: Arc::default() })
     }
 
+    /// Dropping the future lets a release follow where the one of the caller might come too soon.
     pub(super) async fn ask(
-        &self,
+        self: &Arc<Self>,
+        releases: &Releases,
         during: &'static str,
         request: &AcquireRequest,
         id: Id,
@@ -83,20 +85,19 @@ impl Store {
             Asking::Again => (Operation::Ask, "a"),
             Asking::Last => (Operation::Ask, "l"),
         };
-        let answer = self
-            .lanes
-            .ask(
-                during,
-                Member {
-                    key: request.key.clone(),
-                    operation,
-                    id,
-                    ttl: record::millis(request.ttl),
-                    option: option.to_owned(),
-                    asker: Some(Asker::of(request)),
-                },
-            )
-            .await?;
+        let member = Member {
+            key: request.key.clone(),
+            operation,
+            id,
+            ttl: record::millis(request.ttl),
+            option: option.to_owned(),
+            asker: Some(Asker::of(request)),
+        };
+        let unanswered = Unanswered::new(self, releases, &request.key, id);
+        let question = self.lanes.ask_on(&unanswered.lane, during, member);
+        let answer = question.await;
+        unanswered.answered();
+        let answer = answer?;
         verdict(&answer.value, &*self.clock).ok_or_else(|| error::unreadable(during))
     }
 
@@ -324,7 +325,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
     Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
 }
 
-fn member(operation: Operation, key: &Key, id: Id) -> Member {
+pub(super) fn member(operation: Operation, key: &Key, id: Id) -> Member {
     Member { key: key.clone(), operation, id, ttl: 0, option: String::new(), asker: None }
 }
 

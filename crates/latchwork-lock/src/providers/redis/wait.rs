@@ -13,11 +13,11 @@ pub(super) async fn acquire(
     provider: &RedisLockProvider,
     request: &AcquireRequest,
 ) -> Result<Acquired> {
-    let store = &provider.store;
+    let (store, releases) = (&provider.store, &*provider.releases);
     let id = record::id(request.token);
     let deadline = match request.wait {
         Wait::No => {
-            return Ok(match store.ask(DURING, request, id, Asking::Once).await? {
+            return Ok(match store.ask(releases, DURING, request, id, Asking::Once).await? {
                 Verdict::Granted(grant, _) => Acquired::Granted(grant),
                 Verdict::Refused(holder) => Acquired::Taken(holder),
                 Verdict::Queued(_) => Acquired::Taken(None),
@@ -30,7 +30,7 @@ pub(super) async fn acquire(
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
-        match store.ask(DURING, request, id, how).await? {
+        match store.ask(releases, DURING, request, id, how).await? {
             Verdict::Granted(mut grant, began) => {
                 grant.waited |= matches!(how, Asking::Again | Asking::Last);
                 // The ttl began in the server, after this moment.
