@@ -19,6 +19,8 @@ mod stored;
 mod support;
 #[path = "redis/trouble.rs"]
 mod trouble;
+#[path = "redis/turns.rs"]
+mod turns;
 
 use latchwork_lock::{Guard, Locks, RedisLockProvider};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -46,6 +48,8 @@ fn main() {
             notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
             a_runtime_that_ends_loses_no_release,
             a_server_that_stands_still_is_unavailable, fences_grow_when_all_is_forgotten;
+        turns: a_turn_begins_before_its_claim_is_answered,
+            a_turn_of_an_earlier_stay_is_not_believed;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
             a_server_that_may_evict_is_warned_of, certificates_are_checked,

@@ -50,8 +50,8 @@ pub(super) enum Verdict {
     Granted(Grant, bool),
     /// It does not. One who does, where that is known.
     Refused(Option<Box<Holder>>),
-    /// It stands in the queue; how long until something ahead runs out.
-    Queued(Option<Duration>),
+    /// It stands in the queue; how long until something ahead runs out, and which stay it is.
+    Queued(Option<Duration>, i64),
 }
 
 /// How those who wait for a key stand.
@@ -302,11 +302,11 @@ impl Store {
     }
 }
 
-/// A grant whose ttl began with this very claim, and how long until something of its key runs out,
-/// if others wait.
-pub(super) fn claimed(value: &Value) -> (Option<Grant>, Option<Duration>) {
+/// A grant, whether its ttl began with this very claim, and how long until something of its key runs
+/// out, if others wait.
+pub(super) fn claimed(value: &Value) -> (Option<(Grant, bool)>, Option<Duration>) {
     let Some([answer, Value::Int(left)]) = value.as_sequence() else { return (None, None) };
-    (grant(answer).filter(|(_, began)| *began).map(|(grant, _)| grant), span(*left))
+    (grant(answer), span(*left))
 }
 
 /// One who was given the key by a release: its id, and its grant.
@@ -315,14 +315,18 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
         return None;
     };
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
-    let before = number(before)?;
-    let grant = Grant {
-        fence: record::fence(number(fence)?),
+    let grant = handed_on(number(fence)?, number(before)?);
+    Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
+}
+
+/// The grant of one who waited.
+pub(super) fn handed_on(fence: i64, before: i64) -> Grant {
+    Grant {
+        fence: record::fence(fence),
         previous_fence: (before > 0).then(|| record::fence(before)),
         waited: true,
         trusted_from: None,
-    };
-    Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
+    }
 }
 
 pub(super) fn member(operation: Operation, key: &Key, id: Id) -> Member {
@@ -346,7 +350,9 @@ fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
         return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
-        [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),
+        [Value::Int(2), Value::Int(left), Value::Int(stay)] => {
+            Some(Verdict::Queued(span(*left), *stay))
+        }
         [Value::Int(0), holder @ ..] => {
             let holder = record::holders(holder, clock.wall())?.pop();
             Some(Verdict::Refused(holder.map(Box::new)))
@@ -366,11 +372,6 @@ fn grant(value: &Value) -> Option<(Grant, bool)> {
     else {
         return None;
     };
-    let grant = Grant {
-        fence: record::fence(*fence),
-        previous_fence: (*before > 0).then(|| record::fence(*before)),
-        waited: *waited == 1,
-        trusted_from: None,
-    };
+    let grant = Grant { waited: *waited == 1, ..handed_on(*fence, *before) };
     Some((grant, *began == 1))
 }
