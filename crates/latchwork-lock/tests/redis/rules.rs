@@ -23,7 +23,7 @@ impl<P: LockProvider + Clone> Side<P> {
     }
 
     fn of(&self, token: Token) -> &P {
-        if token.expose() % 2 == 0 { &self.provider } else { &self.another }
+        if token.expose().is_multiple_of(2) { &self.provider } else { &self.another }
     }
 
     async fn ask(&mut self, request: &AcquireRequest) -> bool {

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -76,7 +76,17 @@ pub(crate) struct Way {
 #[derive(Default)]
 pub(crate) struct Connection {
     pieces: AtomicUsize,
-    gate: Mutex<()>,
+    held_up: AtomicBool,
+}
+
+/// Lets nothing pass as long as this is kept.
+#[must_use]
+pub(crate) struct HeldUp<'a>(&'a Connection);
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        self.0.held_up.store(false, Ordering::Release);
+    }
 }
 
 impl Way {
@@ -112,16 +122,18 @@ impl Connection {
         self.pieces.load(Ordering::Acquire)
     }
 
-    /// Lets nothing pass as long as this is kept.
-    pub(crate) fn hold_up(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock().expect("no panic")
+    pub(crate) fn hold_up(&self) -> HeldUp<'_> {
+        self.held_up.store(true, Ordering::Release);
+        HeldUp(self)
     }
 
     fn carry(&self, from: &mut TcpStream, to: &mut TcpStream) {
         let mut piece = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut piece) {
             self.pieces.fetch_add(1, Ordering::Release);
-            let _open = self.hold_up();
+            while self.held_up.load(Ordering::Acquire) {
+                std::thread::sleep(millis(1));
+            }
             if to.write_all(&piece[..read]).is_err() {
                 return;
             }
