@@ -171,7 +171,9 @@ impl Held {
         }
         let over = clock.sleep_until(reserved.until);
         let decided = std::pin::pin!(reserved.decided());
-        matches!(select(decided, over).await, Either::Left((Some(_), _)))
+        let Either::Left((Some(grant), _)) = select(decided, over).await else { return false };
+        // Who looks late may find a lease that has nearly run out since.
+        grant.trusted_from.is_some_and(|from| clock.now().since(from) < self.request.ttl / 2)
     }
 
     /// Starts the ttl of a grant anew; none when the lease is over already.

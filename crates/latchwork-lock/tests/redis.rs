@@ -19,10 +19,12 @@ mod stored;
 mod support;
 #[path = "redis/trouble.rs"]
 mod trouble;
+#[path = "redis/turns.rs"]
+mod turns;
 
 use latchwork_lock::{Guard, Locks, RedisLockProvider};
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{block_on, eventually, millis, secs, waiting};
+use support::{block_on, eventually, millis, secs, until, waiting};
 
 fn main() {
     let mut trials = Vec::new();
@@ -35,6 +37,7 @@ fn main() {
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
+            a_release_from_elsewhere_does_not_overtake_its_request,
             a_lease_ends_once,
             nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only,
@@ -45,6 +48,8 @@ fn main() {
             notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
             a_runtime_that_ends_loses_no_release,
             a_server_that_stands_still_is_unavailable, fences_grow_when_all_is_forgotten;
+        turns: a_turn_begins_before_its_claim_is_answered,
+            a_turn_of_an_earlier_stay_is_not_believed;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
             a_server_that_may_evict_is_warned_of, certificates_are_checked,

@@ -1,8 +1,10 @@
 //! A server that only one test uses, so that it may be stopped and killed.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -61,6 +63,82 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// A way to a server on which a connection can be held up.
+pub(crate) struct Way {
+    pub(crate) port: u16,
+    connections: Arc<Mutex<Vec<Arc<Connection>>>>,
+}
+
+/// What goes to the server by one connection.
+#[derive(Default)]
+pub(crate) struct Connection {
+    pieces: AtomicUsize,
+    held_up: AtomicBool,
+}
+
+/// Lets nothing pass as long as this is kept.
+#[must_use]
+pub(crate) struct HeldUp<'a>(&'a Connection);
+
+impl Drop for HeldUp<'_> {
+    fn drop(&mut self) {
+        self.0.held_up.store(false, Ordering::Release);
+    }
+}
+
+impl Way {
+    pub(crate) fn to(server: u16) -> Self {
+        let door = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = door.local_addr().expect("bound").port();
+        let way = Way { port, connections: Arc::default() };
+        let connections = way.connections.clone();
+        std::thread::spawn(move || {
+            for client in door.incoming() {
+                let mut client = client.expect("a connection");
+                let mut server = TcpStream::connect(("127.0.0.1", server)).expect("it is there");
+                let connection = Arc::new(Connection::default());
+                connections.lock().expect("no panic").push(connection.clone());
+                let mut back =
+                    (server.try_clone().expect("a handle"), client.try_clone().expect("a handle"));
+                std::thread::spawn(move || std::io::copy(&mut back.0, &mut back.1));
+                std::thread::spawn(move || connection.carry(&mut client, &mut server));
+            }
+        });
+        way
+    }
+
+    /// The connection that was opened last.
+    pub(crate) fn newest(&self) -> Arc<Connection> {
+        self.connections.lock().expect("no panic").last().expect("one is open").clone()
+    }
+}
+
+impl Connection {
+    /// How many pieces have come, be they held up or not.
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hold_up(&self) -> HeldUp<'_> {
+        self.held_up.store(true, Ordering::Release);
+        HeldUp(self)
+    }
+
+    fn carry(&self, from: &mut TcpStream, to: &mut TcpStream) {
+        let mut piece = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut piece) {
+            self.pieces.fetch_add(1, Ordering::Release);
+            while self.held_up.load(Ordering::Acquire) {
+                std::thread::sleep(millis(1));
+            }
+            if to.write_all(&piece[..read]).is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Write);
     }
 }
 

@@ -4,8 +4,8 @@ use latchwork_lock::{
     AcquireRequest, Acquired, Clock, Key, LockProvider, Mode, Proof, SystemClock, Token, Wait,
 };
 
-use crate::server::{Server, count, tell};
-use crate::{eventually, locks, millis, provider, secs, shared, unique, waiter, waiting};
+use crate::server::{Server, Way, count, tell};
+use crate::{eventually, locks, millis, provider, secs, shared, unique, until, waiter, waiting};
 
 pub(crate) async fn acquire_and_release_are_one_message_each() {
     let server = Server::start(&[]);
@@ -123,6 +123,39 @@ pub(crate) async fn a_release_does_not_overtake_its_request() {
         let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
         assert!(left.is_empty(), "round {round}: {left:?}");
     }
+}
+
+/// Dropped outside of its runtime, a question has its release sent on another connection.
+pub(crate) async fn a_release_from_elsewhere_does_not_overtake_its_request() {
+    let server = Server::start(&[]);
+    let way = Way::to(server.port);
+    let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
+    let elsewhere = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().expect("a runtime");
+        let is_free = |key| {
+            let asked = runtime.block_on(locks.lock(key).ttl(secs(600)).try_acquire());
+            asked.expect("it answers").is_some()
+        };
+        assert!(is_free("other"), "nobody has it, and this runtime has a connection now");
+        let connection = way.newest();
+        let (came, held_up) = (connection.pieces(), connection.hold_up());
+        let mut question = Box::pin(locks.lock("key").ttl(secs(600)).acquire());
+        {
+            let _there = runtime.enter();
+            let mut looks = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(question.as_mut().poll(&mut looks).is_pending(), "it needs an answer");
+        }
+        until("it is sent", || connection.pieces() > came);
+        let before = count(&server.address(), "evalsha");
+        drop(question);
+        until("a release", || count(&server.address(), "evalsha") > before);
+        drop(held_up);
+        assert!(is_free("other"), "all that was sent before is done by then");
+        runtime.block_on(locks.close());
+        assert!(is_free("key"), "nobody has it");
+    });
+    elsewhere.join().expect("no panic");
 }
 
 pub(crate) async fn nothing_is_left_of_a_key() {

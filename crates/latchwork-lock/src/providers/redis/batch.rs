@@ -7,7 +7,8 @@
 //! Nobody waits for company: while hardly anything is under way, whoever asks sends its own message.
 //! What comes while much is under way goes out together, as soon as one message is answered.
 //! The order is kept, so a release never overtakes the request that it follows: who gives up before its
-//! request was sent takes that back.
+//! request was sent takes that back. Between lanes there is no order: a release
+//! goes by the lane of the question that it follows.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -111,12 +112,13 @@ impl Future for Question {
 
 /// Where to put requests. With it, its lanes end.
 pub(super) struct Lanes {
-    own: Lane,
+    own: Arc<Lane>,
     /// Those of the caller's runtimes.
     others: PerRuntime<Lane>,
 }
 
-struct Lane {
+/// One connection, and what is to be sent on it in this order.
+pub(super) struct Lane {
     jobs: UnboundedSender<Job>,
     way: Arc<Way>,
 }
@@ -137,15 +139,25 @@ struct Way {
 impl Lanes {
     pub(super) fn open(line: Arc<Line>, client: Arc<str>) -> Result<Lanes> {
         Ok(Lanes {
-            own: Lane::open(watcher::runtime()?, line, client),
+            own: Arc::new(Lane::open(watcher::runtime()?, line, client)),
             others: PerRuntime::default(),
         })
     }
 
     /// Asks; dropping the answer before it was sent takes the question back.
     pub(super) fn ask(&self, during: &'static str, member: Member) -> Question {
-        if let Some(here) = self.here()
-            && let Some(asked) = here.way.alone()
+        self.ask_on(&self.here(), during, member)
+    }
+
+    /// The same, on the lane of [`here`](Self::here).
+    pub(super) fn ask_on(
+        &self,
+        lane: &Arc<Lane>,
+        during: &'static str,
+        member: Member,
+    ) -> Question {
+        if !Arc::ptr_eq(lane, &self.own)
+            && let Some(asked) = lane.way.alone()
         {
             return Question::Alone(Box::pin(async move {
                 let mut answers = asked.0.exchange(std::slice::from_ref(&member)).await;
@@ -154,19 +166,21 @@ impl Lanes {
             }));
         }
         let (tell, told) = tell::channel();
-        self.put(Job { member, reply: Reply::Tell(tell) });
+        self.put_on(lane, Job { member, reply: Reply::Tell(tell) });
         Question::Put(during, told)
     }
 
     /// Asks without waiting for the answer.
-    pub(super) fn put(&self, mut job: Job) {
-        if let Some(here) = self.here() {
-            match here.put(job) {
-                None => return,
-                Some(back) => job = back, // that runtime is about to end
-            }
+    pub(super) fn put(&self, job: Job) {
+        self.put_on(&self.here(), job);
+    }
+
+    /// The same, behind all that one of the lanes has in hand.
+    pub(super) fn put_on(&self, lane: &Lane, job: Job) {
+        // Its runtime may be about to end.
+        if let Some(back) = lane.put(job) {
+            self.put_apart(back);
         }
-        self.put_apart(job);
     }
 
     /// The same, on the lane that outlives every runtime of a caller.
@@ -176,12 +190,13 @@ impl Lanes {
         }
     }
 
-    /// The lane of the runtime that we are in, where it has one.
-    fn here(&self) -> Option<Arc<Lane>> {
+    /// The lane of the runtime that we are in, or the one that outlives them all.
+    pub(super) fn here(&self) -> Arc<Lane> {
         let way = &self.own.way;
         let make =
             |here: &Handle| Lane::open(here, Arc::new(way.line.another()), way.client.clone());
-        self.others.here(make, |lane| lane.jobs.is_closed())
+        let here = self.others.here(make, |lane| lane.jobs.is_closed());
+        here.unwrap_or_else(|| self.own.clone())
     }
 }
 

@@ -28,7 +28,9 @@
 -- None of these parts can hold a line feed: control characters are refused before. Times are
 -- microseconds of the server's clock, and below 2^53, so that a Lua number holds them.
 --
--- A client that waits keeps `latchwork:a:CLIENT` alive and listens on `latchwork:c:CLIENT`.
+-- A client that waits keeps `latchwork:a:CLIENT` alive and listens on `latchwork:c:CLIENT`. There it
+-- is told `ID:STAY:FENCE:BEFORE` of a turn to claim, where STAY is when that one queued, and
+-- `ID MICROSECONDS`, without a blank, of when something ahead of one who waits runs out.
 --
 -- The names beside KEYS are made here, which only a cluster would mind; that is refused before.
 
@@ -39,6 +41,7 @@ local call, pcall = redis.call, redis.pcall
 local find, match, format = string.find, string.match, string.format
 local STAR, EXCLUSIVE, ONCE, BEHIND = 42, 120, 110, 113
 local ALIVE = 6000 -- milliseconds that a client counts as alive after it was heard
+local WINDOW = 2000000 -- how long a hand-off waits to be claimed
 local GRACE = 60000000 -- how long the full layout outlives all that is in it, at least
 
 local releases, asks, members = ARGV[2] + 0, ARGV[3] + 0, #KEYS - 1
@@ -116,8 +119,8 @@ for i = 1, members do
     local op, id, ttl, option, record
     if i <= releases then
       op, id = 'r', ARGV[i + 3]
-      -- To the next of the same process, if it wants the key alone and names no owner, as nearly
-      -- all do. What is not as expected is left to the general way.
+      -- To the next, if it wants the key alone and names no owner, as nearly all do. What is not as
+      -- expected is left to the general way.
       local name = sub(key, 13)
       local d, h, q = 'latchwork:d:' .. name, 'latchwork:h:' .. name, 'latchwork:q:' .. name
       local known, line = pcall('HMGET', d, id, 'f'), pcall('LRANGE', q, 0, 1)
@@ -125,12 +128,15 @@ for i = 1, members do
       if next_id and known[1] and find(known[1], '^[rc]\n%d+\n%d+\n%d+\nx') then
         local expires = pcall('ZSCORE', h, id)
         local waiting = call('HMGET', d, next_id, behind or next_id)
-        local said, lasts, client = match(waiting[1] or '', '^w\n0\n0\n%d+\n(x\n(%d+)\n(%x+)\n\n.*)$')
+        local stay, said, lasts, client =
+          match(waiting[1] or '', '^w\n0\n0\n(%d+)\n(x\n(%d+)\n(%x+)\n\n.*)$')
+        local own = client == ARGV[1] -- reads the answer: it need not be asked to claim
         if
-          client == ARGV[1]
+          client
           and type(expires) == 'string'
           and expires + 0 > now
           and now + lasts + GRACE <= (tonumber(sub(v, 2)) or 0)
+          and (own or call('EXISTS', 'latchwork:a:' .. client) == 1)
         then
           local fence = now_text
           local last = newest or call('SET', KEYS[1], now_text, 'GET')
@@ -139,16 +145,21 @@ for i = 1, members do
             newest, unsaved = last + 1, true
             fence = format('%.0f', newest)
           end
-          local entry = 'c\n' .. fence .. '\n' .. known[2] .. '\n' .. now_text .. '\n' .. said
+          local entry = fence .. '\n' .. known[2] .. '\n' .. now_text .. '\n' .. said
+          entry = (own and 'c\n' or 'r\n') .. entry
+          if not own and lasts + 0 > WINDOW then lasts = WINDOW end
           call('LPOP', q)
           call('ZADD', h, now + lasts, next_id)
           call('ZREM', h, id)
           call('HSET', d, next_id, entry, 'f', fence)
           call('HDEL', d, id)
+          if not own then
+            call('PUBLISH', 'latchwork:c:' .. client, next_id .. ':' .. stay .. ':' .. fence .. ':' .. known[2])
+          end
           -- Who stands behind must know when something ahead of it runs out.
           local other = behind and match(waiting[2] or '', '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
           if other ~= client then call('PUBLISH', 'latchwork:c:' .. other, behind .. lasts) end
-          answer = { 1, lasts + 0, next_id, fence, known[2] }
+          answer = own and { 1, lasts + 0, next_id, fence, known[2] } or 1
         end
       end
     elseif i <= releases + asks then
@@ -176,7 +187,7 @@ for i = 1, members do
               call('PEXPIREAT', 'latchwork:q:' .. name, format('%.0f', math.ceil(sub(v, 2) / 1000)))
             end
             if not beaten then call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE) end
-            beaten, answer = true, { 2, soonest - now }
+            beaten, answer = true, { 2, soonest - now, now }
           end
         end
       end
@@ -187,6 +198,23 @@ for i = 1, members do
       if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then
         call('PEXPIRE', key, ttl)
         answer = 1
+      elseif op == 'c' and type(v) == 'string' and byte(v) == STAR then
+        -- A turn that was handed on just so.
+        local name = sub(key, 13)
+        local entry = pcall('HGET', 'latchwork:d:' .. name, id)
+        local fence, before, lasts =
+          match(type(entry) == 'string' and entry or '', '^r\n(%d+)\n(%d+)\n%d+\nx\n(%d+)\n')
+        local expires = lasts and pcall('ZSCORE', 'latchwork:h:' .. name, id)
+        if
+          type(expires) == 'string'
+          and expires + 0 > now
+          and now + lasts + GRACE <= (tonumber(sub(v, 2)) or 0)
+        then
+          call('ZADD', 'latchwork:h:' .. name, now + lasts, id)
+          call('HSET', 'latchwork:d:' .. name, id, 'c' .. sub(entry, 2))
+          local waits = call('EXISTS', 'latchwork:q:' .. name) == 1
+          answer = { { 1, fence + 0, before + 0, 1, 1 }, waits and lasts + 0 or -1 }
+        end
       end
     end
     if not answer and type(v) == 'table' then
@@ -198,7 +226,6 @@ for i = 1, members do
       others = others or (function()
         -- In tables, since functions that share many variables take long to make.
         local f, s = nil, {}
-        s.window = 2000000 -- how long a hand-off waits to be claimed
 
         f = {
           text = function(number) return format('%.0f', number) end,
@@ -313,7 +340,7 @@ for i = 1, members do
             if own then f.drop(own) end
             local before, new = call('HGET', s.d, 'f') or '0', f.fence()
             local lasts = tonumber(ttl)
-            if state == 'r' then lasts = math.min(lasts, s.window) end
+            if state == 'r' then lasts = math.min(lasts, WINDOW) end
             f.hold(id, s.now + lasts, f.entry(state, new, before, s.now_text, record))
             call('HSET', s.d, 'f', new)
             return new, before
@@ -340,7 +367,7 @@ for i = 1, members do
             while true do
               local id = call('LINDEX', s.q, 0)
               if not id then break end
-              local _, _, _, _, record = f.get(id)
+              local _, _, _, stay, record = f.get(id)
               local mode, _, client = f.party(record)
               if not f.lives(client) then
                 call('LPOP', s.q)
@@ -354,8 +381,9 @@ for i = 1, members do
                   s.given[#s.given + 1] = new
                   s.given[#s.given + 1] = before
                 else
-                  f.grant(id, record, 'r')
-                  call('PUBLISH', 'latchwork:c:' .. client, id)
+                  local new, before = f.grant(id, record, 'r')
+                  local turn = id .. ':' .. stay .. ':' .. new .. ':' .. before
+                  call('PUBLISH', 'latchwork:c:' .. client, turn)
                 end
                 told = client
               else
@@ -412,7 +440,7 @@ for i = 1, members do
             if state == 'w' then
               if waits then
                 f.beat()
-                return { 2, f.left() }
+                return { 2, f.left(), tonumber(since) }
               end
               f.leave(id)
               f.admit()
@@ -439,7 +467,7 @@ for i = 1, members do
             call('PEXPIREAT', s.q, f.ms(s.garbage))
             call('HSET', s.d, id, f.entry('w', '0', '0', s.now_text, record))
             f.beat()
-            return { 2, f.left() }
+            return { 2, f.left(), s.now }
           end,
 
           rotate = function(id, ttl, fresh, process)

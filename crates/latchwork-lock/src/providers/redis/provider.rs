@@ -39,7 +39,7 @@ use crate::{
 #[derive(Clone)]
 pub struct RedisLockProvider {
     pub(super) store: Arc<Store>,
-    releases: Arc<Releases>,
+    pub(super) releases: Arc<Releases>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::batch::{Answer, Question, Reply};
+use super::batch::{Answer, Job, Lane, Question, Reply};
 use super::scripts::Operation;
-use super::store::Store;
+use super::store::{Store, member};
 use super::watcher::runtime;
 use crate::retry::Backoff;
 use crate::rules::Id;
@@ -83,6 +83,38 @@ impl Drop for Releasing {
     }
 }
 
+/// A question for a lease, not answered yet, and the lane that it goes by.
+///
+/// Whoever drops it lets a release follow, by the lane of wherever that is. By another lane it might
+/// come before the question, which would then have a lease for nobody: so one more follows by the lane
+/// of the question.
+pub(super) struct Unanswered<'a> {
+    store: &'a Arc<Store>,
+    releases: &'a Releases,
+    key: &'a Key,
+    id: Id,
+    pub(super) lane: Arc<Lane>,
+    answered: bool,
+}
+
+impl<'a> Unanswered<'a> {
+    pub(super) fn new(store: &'a Arc<Store>, releases: &'a Releases, key: &'a Key, id: Id) -> Self {
+        Unanswered { store, releases, key, id, lane: store.lanes.here(), answered: false }
+    }
+
+    pub(super) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if !self.answered && !Arc::ptr_eq(&self.lane, &self.store.lanes.here()) {
+            self.releases.queue_on(&self.lane, self.store, self.key, self.id);
+        }
+    }
+}
+
 impl Releases {
     pub(super) fn new() -> Self {
         Releases { left: watch::Sender::new(0) }
@@ -90,6 +122,11 @@ impl Releases {
 
     /// Queues a release.
     pub(super) fn queue(&self, store: &Arc<Store>, key: &Key, id: Id) {
+        self.queue_on(&store.lanes.here(), store, key, id);
+    }
+
+    /// Queues a release behind all that a lane has in hand.
+    fn queue_on(&self, lane: &Lane, store: &Arc<Store>, key: &Key, id: Id) {
         self.left.send_modify(|left| *left += 1);
         let release = Release {
             store: store.clone(),
@@ -100,7 +137,11 @@ impl Releases {
             left: self.left.clone(),
             done: false,
         };
-        store.put(Operation::Release, key, id, Reply::Release(Box::new(release)));
+        let job = Job {
+            member: member(Operation::Release, key, id),
+            reply: Reply::Release(Box::new(release)),
+        };
+        store.lanes.put_on(lane, job);
     }
 
     /// Ends when everything that was queued was tried.

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
 use super::record::Asker;
-use super::release::Releasing;
+use super::release::{Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::Desk;
 use super::{error, record};
@@ -22,7 +22,7 @@ const STEP: usize = 500;
 
 pub(super) struct Store {
     pub(super) line: Arc<Line>,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the server.
     pub(super) client: Arc<str>,
@@ -50,8 +50,8 @@ pub(super) enum Verdict {
     Granted(Grant, bool),
     /// It does not. One who does, where that is known.
     Refused(Option<Box<Holder>>),
-    /// It stands in the queue; how long until something ahead runs out.
-    Queued(Option<Duration>),
+    /// It stands in the queue; how long until something ahead runs out, and which stay it is.
+    Queued(Option<Duration>, i64),
 }
 
 /// How those who wait for a key stand.
@@ -69,8 +69,10 @@ impl Store {
         Ok(Store { line, lanes, clock, client, desk: Arc::default() })
     }
 
+    /// Dropping the future lets a release follow where the one of the caller might come too soon.
     pub(super) async fn ask(
-        &self,
+        self: &Arc<Self>,
+        releases: &Releases,
         during: &'static str,
         request: &AcquireRequest,
         id: Id,
@@ -83,20 +85,19 @@ impl Store {
             Asking::Again => (Operation::Ask, "a"),
             Asking::Last => (Operation::Ask, "l"),
         };
-        let answer = self
-            .lanes
-            .ask(
-                during,
-                Member {
-                    key: request.key.clone(),
-                    operation,
-                    id,
-                    ttl: record::millis(request.ttl),
-                    option: option.to_owned(),
-                    asker: Some(Asker::of(request)),
-                },
-            )
-            .await?;
+        let member = Member {
+            key: request.key.clone(),
+            operation,
+            id,
+            ttl: record::millis(request.ttl),
+            option: option.to_owned(),
+            asker: Some(Asker::of(request)),
+        };
+        let unanswered = Unanswered::new(self, releases, &request.key, id);
+        let question = self.lanes.ask_on(&unanswered.lane, during, member);
+        let answer = question.await;
+        unanswered.answered();
+        let answer = answer?;
         verdict(&answer.value, &*self.clock).ok_or_else(|| error::unreadable(during))
     }
 
@@ -301,11 +302,11 @@ impl Store {
     }
 }
 
-/// A grant whose ttl began with this very claim, and how long until something of its key runs out,
-/// if others wait.
-pub(super) fn claimed(value: &Value) -> (Option<Grant>, Option<Duration>) {
+/// A grant, whether its ttl began with this very claim, and how long until something of its key runs
+/// out, if others wait.
+pub(super) fn claimed(value: &Value) -> (Option<(Grant, bool)>, Option<Duration>) {
     let Some([answer, Value::Int(left)]) = value.as_sequence() else { return (None, None) };
-    (grant(answer).filter(|(_, began)| *began).map(|(grant, _)| grant), span(*left))
+    (grant(answer), span(*left))
 }
 
 /// One who was given the key by a release: its id, and its grant.
@@ -314,17 +315,21 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
         return None;
     };
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
-    let before = number(before)?;
-    let grant = Grant {
-        fence: record::fence(number(fence)?),
-        previous_fence: (before > 0).then(|| record::fence(before)),
-        waited: true,
-        trusted_from: None,
-    };
+    let grant = handed_on(number(fence)?, number(before)?);
     Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
 }
 
-fn member(operation: Operation, key: &Key, id: Id) -> Member {
+/// The grant of one who waited.
+pub(super) fn handed_on(fence: i64, before: i64) -> Grant {
+    Grant {
+        fence: record::fence(fence),
+        previous_fence: (before > 0).then(|| record::fence(before)),
+        waited: true,
+        trusted_from: None,
+    }
+}
+
+pub(super) fn member(operation: Operation, key: &Key, id: Id) -> Member {
     Member { key: key.clone(), operation, id, ttl: 0, option: String::new(), asker: None }
 }
 
@@ -345,7 +350,9 @@ fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
         return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
-        [Value::Int(2), Value::Int(left)] => Some(Verdict::Queued(span(*left))),
+        [Value::Int(2), Value::Int(left), Value::Int(stay)] => {
+            Some(Verdict::Queued(span(*left), *stay))
+        }
         [Value::Int(0), holder @ ..] => {
             let holder = record::holders(holder, clock.wall())?.pop();
             Some(Verdict::Refused(holder.map(Box::new)))
@@ -365,11 +372,6 @@ fn grant(value: &Value) -> Option<(Grant, bool)> {
     else {
         return None;
     };
-    let grant = Grant {
-        fence: record::fence(*fence),
-        previous_fence: (*before > 0).then(|| record::fence(*before)),
-        waited: *waited == 1,
-        trusted_from: None,
-    };
+    let grant = Grant { waited: *waited == 1, ..handed_on(*fence, *before) };
     Some((grant, *began == 1))
 }

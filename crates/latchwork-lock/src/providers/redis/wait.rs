@@ -13,24 +13,24 @@ pub(super) async fn acquire(
     provider: &RedisLockProvider,
     request: &AcquireRequest,
 ) -> Result<Acquired> {
-    let store = &provider.store;
+    let (store, releases) = (&provider.store, &*provider.releases);
     let id = record::id(request.token);
     let deadline = match request.wait {
         Wait::No => {
-            return Ok(match store.ask(DURING, request, id, Asking::Once).await? {
+            return Ok(match store.ask(releases, DURING, request, id, Asking::Once).await? {
                 Verdict::Granted(grant, _) => Acquired::Granted(grant),
                 Verdict::Refused(holder) => Acquired::Taken(holder),
-                Verdict::Queued(_) => Acquired::Taken(None),
+                Verdict::Queued(..) => Acquired::Taken(None),
             });
         }
         Wait::For(span) => store.clock.now().after(span),
         Wait::Forever => Moment::NEVER,
     };
-    let (seat, behind) = store.desk.join(&request.key, id);
+    let (seat, behind) = store.desk.join(&request.key, id, request.ttl);
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
-        match store.ask(DURING, request, id, how).await? {
+        match store.ask(releases, DURING, request, id, how).await? {
             Verdict::Granted(mut grant, began) => {
                 grant.waited |= matches!(how, Asking::Again | Asking::Last);
                 // The ttl began in the server, after this moment.
@@ -38,12 +38,12 @@ pub(super) async fn acquire(
                 return Ok(Acquired::Granted(grant));
             }
             Verdict::Refused(holder) => return Ok(Acquired::Taken(holder)),
-            Verdict::Queued(left) => {
+            Verdict::Queued(left, stay) => {
                 let now = store.clock.now();
-                seat.queued(left.map_or(Moment::NEVER, |left| now.after(left)));
+                seat.queued(left.map_or(Moment::NEVER, |left| now.after(left)), stay, asked_at);
                 provider.watch();
-                if let Some(grant) = seat.called(&*store.clock, deadline).await {
-                    return Ok(Acquired::Granted(grant));
+                if let Some(acquired) = seat.called(&*store.clock, deadline).await {
+                    return Ok(acquired);
                 }
                 let over = store.clock.now() >= deadline;
                 how = if over { Asking::Last } else { Asking::Again };

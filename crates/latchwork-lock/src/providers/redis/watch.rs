@@ -12,9 +12,13 @@ use tokio::sync::Notify;
 use super::batch::{Answer, Reply};
 use super::release::Releases;
 use super::scripts::Operation;
-use super::store::{Store, claimed};
+use super::store::{Store, claimed, handed_on};
+use super::watcher;
 use crate::rules::{CLAIM_WINDOW, Id};
-use crate::{Clock, Grant, Key, Moment, Result};
+use crate::{Acquired, Clock, Confirmation, Grant, Key, Moment, Reserved, Result};
+
+/// How long after a claim that failed it is made again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// Where waiters sign in.
 #[derive(Default)]
@@ -43,18 +47,36 @@ struct Line {
 
 struct Call {
     key: Key,
+    /// How long its turn lasts before it is claimed.
+    window: Duration,
     state: Mutex<State>,
     bell: Notify,
 }
 
 enum State {
-    Waits,
+    /// What is known of its stay in the queue, as soon as its question is answered.
+    Waits(Option<Stay>),
     /// A claim is under way.
     Claims,
-    /// It holds the key since then, and has not looked yet.
-    Holds(Grant, Moment),
+    /// It has the key since then, and has not looked yet.
+    Holds(Acquired, Moment),
     /// It must ask where it stands.
     Asks,
+}
+
+/// One stay in the queue.
+#[derive(Clone, Copy)]
+struct Stay {
+    /// When it began by the server's clock, which tells it from an earlier one of the same request.
+    began: i64,
+    /// When the question was asked that began it: the key was not its own yet.
+    asked_at: Moment,
+}
+
+/// A turn, as a notice tells it.
+struct Turn {
+    stay: i64,
+    grant: Grant,
 }
 
 /// A waiter's place at the desk.
@@ -66,18 +88,27 @@ pub(super) struct Seat {
 
 /// The claim of a turn, on its way.
 pub(super) struct Claim {
-    desk: Arc<Desk>,
-    clock: Arc<dyn Clock>,
+    store: Arc<Store>,
+    id: Id,
     call: Arc<Call>,
     asked_at: Moment,
+    begun: Option<Begun>,
+}
+
+/// A lease that its waiter has before it is confirmed.
+struct Begun {
+    confirmation: Confirmation,
+    queued_at: Moment,
+    until: Moment,
 }
 
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed; and whether others wait for the
     /// same key.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id) -> (Seat, bool) {
-        let state = Mutex::new(State::Waits);
-        let call = Arc::new(Call { key: key.clone(), state, bell: Notify::new() });
+    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> (Seat, bool) {
+        let state = Mutex::new(State::Waits(None));
+        let window = ttl.min(CLAIM_WINDOW);
+        let call = Arc::new(Call { key: key.clone(), window, state, bell: Notify::new() });
         let mut room = self.room.lock();
         let behind = !room.keys.is_empty() && room.keys.contains_key(key);
         room.calls.insert(id, call.clone());
@@ -85,12 +116,12 @@ impl Desk {
         (Seat { desk: self.clone(), id, call }, behind)
     }
 
-    /// A notice: an id whose turn it is, or an id and the microseconds until something runs out.
-    pub(super) fn hear(&self, notice: &str, store: &Store) {
+    /// A notice: an id and its turn, or an id and the microseconds until something runs out.
+    pub(super) fn hear(&self, notice: &str, store: &Arc<Store>) {
         let (Some(id), Some(left)) = (notice.get(..32), notice.get(32..)) else { return };
         let Ok(id) = Id::from_str_radix(id, 16) else { return };
         match left.parse() {
-            Err(_) => self.claim(id, store),
+            Err(_) => self.claim(id, Turn::parse(left), store),
             Ok(left) => {
                 let call = self.room.lock().calls.get(&id).cloned();
                 let due = store.clock.now().after(Duration::from_micros(left));
@@ -102,19 +133,36 @@ impl Desk {
     }
 
     /// Claims a turn for its waiter, who need not be awake for it; see [`give_back`](Self::give_back).
-    pub(super) fn claim(&self, id: Id, store: &Store) {
+    ///
+    /// Who is told of the turn of this very stay begins at once, and the claim confirms it (L5). Not
+    /// who has waited for long: it is in no such hurry, and what is left of the window may not be
+    /// enough if the server is out of reach by now.
+    fn claim(&self, id: Id, turn: Option<Turn>, store: &Arc<Store>) {
         let Some(call) = self.room.lock().calls.get(&id).cloned() else { return };
-        {
+        let asked_at = store.clock.now();
+        let begun = {
             let mut state = call.state.lock();
-            if !matches!(*state, State::Waits) {
-                return;
+            let State::Waits(stay) = *state else { return };
+            match (stay, turn) {
+                (Some(stay), Some(turn))
+                    if stay.began == turn.stay
+                        && asked_at.since(stay.asked_at) < call.window / 4 =>
+                {
+                    let confirmation = Confirmation::new();
+                    let until = stay.asked_at.after(call.window);
+                    let grant = turn.grant;
+                    let reserved = Reserved { grant, until, confirmation: confirmation.clone() };
+                    *state = State::Holds(Acquired::Reserved(Box::new(reserved)), asked_at);
+                    call.bell.notify_one();
+                    Some(Begun { confirmation, queued_at: stay.asked_at, until })
+                }
+                _ => {
+                    *state = State::Claims;
+                    None
+                }
             }
-            *state = State::Claims;
-        }
-        let (key, clock) = (call.key.clone(), store.clock.clone());
-        let asked_at = clock.now();
-        let claim = Claim { desk: store.desk.clone(), clock, call, asked_at };
-        store.put(Operation::Claim, &key, id, Reply::Claim(Box::new(claim)));
+        };
+        Claim { store: store.clone(), id, call, asked_at, begun }.put();
     }
 
     /// Passes a grant on to its waiter. Who is gone lets a release follow, and who asks again is
@@ -122,17 +170,17 @@ impl Desk {
     pub(super) fn give(&self, id: Id, grant: Grant, clock: &dyn Clock) {
         let call = self.room.lock().calls.get(&id).cloned();
         if let Some(call) = call {
-            *call.state.lock() = State::Holds(grant, clock.now());
+            *call.state.lock() = State::Holds(Acquired::Granted(grant), clock.now());
             call.bell.notify_one();
         }
     }
 
     /// How some who wait for a key stand.
-    pub(super) fn update(&self, ids: &[Id], states: &[u8], store: &Store) {
+    pub(super) fn update(&self, ids: &[Id], states: &[u8], store: &Arc<Store>) {
         for (id, state) in ids.iter().zip(states) {
             match state {
                 b'w' => {}
-                b'r' => self.claim(*id, store),
+                b'r' => self.claim(*id, None, store),
                 _ => {
                     // Forgotten by the server, or its claim was not answered.
                     let call = self.room.lock().calls.get(id).cloned();
@@ -208,8 +256,12 @@ impl Desk {
 }
 
 impl Seat {
-    /// Says that it stands in the queue, and when something ahead of it runs out.
-    pub(super) fn queued(&self, due: Moment) {
+    /// Says that it stands in the queue since this `stay` began, as it was answered to a question of
+    /// `asked_at`, and when something ahead of it runs out.
+    pub(super) fn queued(&self, due: Moment, stay: i64, asked_at: Moment) {
+        if let State::Waits(known) = &mut *self.call.state.lock() {
+            *known = Some(Stay { began: stay, asked_at });
+        }
         {
             let mut room = self.desk.room.lock();
             let line = room.keys.entry(self.call.key.clone());
@@ -219,26 +271,25 @@ impl Seat {
         self.desk.set_due(&self.call.key, due);
     }
 
-    /// Ends with a grant when its turn has come; with none when it must ask, at the latest at the
+    /// Ends with a lease when its turn has come; with none when it must ask, at the latest at the
     /// deadline.
-    pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Option<Grant> {
+    pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Option<Acquired> {
         loop {
             {
                 let mut state = self.call.state.lock();
-                match *state {
-                    State::Waits | State::Claims => {}
-                    State::Holds(grant, _) => {
-                        *state = State::Asks;
-                        return Some(grant);
-                    }
-                    State::Asks => {
-                        *state = State::Waits;
-                        return None;
-                    }
+                if let State::Holds(..) = *state
+                    && let State::Holds(acquired, _) = std::mem::replace(&mut *state, State::Asks)
+                {
+                    return Some(acquired);
                 }
-            }
-            if clock.now() >= deadline {
-                return None;
+                let over = clock.now() >= deadline;
+                if over || matches!(*state, State::Asks) {
+                    // What it is told from now on may be of the stay that the question ends.
+                    if !matches!(*state, State::Claims) {
+                        *state = State::Waits(None);
+                    }
+                    return None;
+                }
             }
             let told = std::pin::pin!(self.call.bell.notified());
             if deadline == Moment::NEVER {
@@ -268,20 +319,46 @@ impl Drop for Seat {
 }
 
 impl Claim {
+    fn put(self) {
+        let (store, key, id) = (self.store.clone(), self.call.key.clone(), self.id);
+        store.put(Operation::Claim, &key, id, Reply::Claim(Box::new(self)));
+    }
+
     /// Passes the answer on to the waiter.
     pub(super) fn answered(self, answer: Result<Answer>) {
-        let (grant, left) = answer.map_or((None, None), |answer| claimed(&answer.value));
+        let clock = &*self.store.clock;
+        let failed = answer.is_err();
+        let (claimed, left) = answer.map_or((None, None), |answer| claimed(&answer.value));
         if let Some(left) = left {
-            self.desk.set_due(&self.call.key, self.clock.now().after(left));
+            self.store.desk.set_due(&self.call.key, clock.now().after(left));
         }
-        match grant {
-            Some(grant) => {
+        match (&self.begun, claimed) {
+            // What was claimed before, and not answered, began at any time since.
+            (Some(begun), Some((_, began))) => {
+                begun.confirmation.confirm(if began { self.asked_at } else { begun.queued_at });
+            }
+            (Some(begun), None) if failed && clock.now() < begun.until => self.put_again(),
+            (Some(begun), None) => {
+                begun.confirmation.refuse();
+                self.call.lose();
+            }
+            (None, Some((grant, true))) => {
                 // The ttl began in the server, after this moment.
                 let grant = Grant { trusted_from: Some(self.asked_at), ..grant };
-                *self.call.state.lock() = State::Holds(grant, self.clock.now());
+                *self.call.state.lock() = State::Holds(Acquired::Granted(grant), clock.now());
                 self.call.bell.notify_one();
             }
-            None => self.call.ask_again(),
+            (None, _) => self.call.ask_again(),
+        }
+    }
+
+    fn put_again(self) {
+        if let Ok(runtime) = watcher::runtime() {
+            runtime.spawn(async move {
+                tokio::time::sleep(AGAIN).await;
+                let asked_at = self.store.clock.now();
+                Claim { asked_at, ..self }.put();
+            });
         }
     }
 }
@@ -293,5 +370,24 @@ impl Call {
             *state = State::Asks;
             self.bell.notify_one();
         }
+    }
+
+    /// Takes back a lease that was not confirmed, if its waiter has not looked yet.
+    fn lose(&self) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Holds(Acquired::Reserved(_), _)) {
+            *state = State::Asks;
+            self.bell.notify_one();
+        }
+    }
+}
+
+impl Turn {
+    /// From `:STAY:FENCE:BEFORE`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut numbers = text.strip_prefix(':')?.split(':').map(|number| number.parse().ok());
+        let (stay, fence, before): (_, i64, i64) =
+            (numbers.next()??, numbers.next()??, numbers.next()??);
+        Some(Turn { stay, grant: handed_on(fence, before) })
     }
 }

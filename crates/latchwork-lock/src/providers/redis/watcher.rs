@@ -100,7 +100,7 @@ pub(super) async fn watch(store: Arc<Store>, releases: Arc<Releases>, mut gone: 
 }
 
 /// Looks at one key: ends what ran out there, and finds what was missed.
-async fn look(store: &Store, key: &Key, ids: &[Id]) {
+async fn look(store: &Arc<Store>, key: &Key, ids: &[Id]) {
     match store.poke(LOOKING, key, ids).await {
         Ok(standing) => {
             store.desk.update(ids, &standing.states, store);
