@@ -83,6 +83,11 @@ impl Fixture {
         self.inner.bench.ttl_unit()
     }
 
+    /// A ttl of which a busy machine may dawdle away a third, and what must be held still is.
+    pub fn patient_ttl(&self) -> Duration {
+        (self.ttl() * 6).max(Duration::from_secs(4))
+    }
+
     /// The time by the clock of the backend's clients.
     pub fn now(&self) -> Moment {
         match self.inner.bench.manual_clock() {

@@ -32,7 +32,7 @@ async fn l08_above_the_threshold_no_call_is_made(f: Fixture) {
 
 async fn l08_below_the_threshold_a_call_is_made(f: Fixture) {
     let (locks, faults) = f.open_flaky().await;
-    let ttl = f.ttl() * 6;
+    let ttl = f.patient_ttl();
     let guard = locks.lock(f.key("a")).ttl(ttl).acquire().await.expect("a free key");
     f.pass(ttl * 6 / 10).await;
     guard.refresh().await.expect("held");
@@ -57,7 +57,7 @@ async fn l08_above_the_threshold_a_break_goes_unseen(f: Fixture) {
 async fn l08_a_refresh_starts_the_ttl_anew(f: Fixture) {
     let (ours, theirs) = (f.open().await, f.open().await);
     let key = f.key("a");
-    let ttl = f.ttl() * 6;
+    let ttl = f.patient_ttl();
     let guard = ours.lock(&key).ttl(ttl).acquire().await.expect("a free key");
     for _ in 0..2 {
         f.pass(ttl * 6 / 10).await;

@@ -70,7 +70,7 @@ async fn l09_lost_resolves_when_the_backend_says_so(f: Fixture) {
 
 async fn l09_lost_waits_on_through_a_renewal(f: Fixture) {
     let locks = f.open().await;
-    let ttl = f.ttl() * 6;
+    let ttl = f.patient_ttl();
     let asked = f.now();
     let guard = locks.lock(f.key("a")).ttl(ttl).acquire().await.expect("a free key");
     let renewed = async {

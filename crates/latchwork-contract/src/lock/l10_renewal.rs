@@ -28,7 +28,7 @@ async fn l10_it_is_off_by_default(f: Fixture) {
 async fn l10_a_renewed_lease_outlives_its_ttl(f: Fixture) {
     let (ours, theirs) = (f.open().await, f.open().await);
     let key = f.key("a");
-    let ttl = f.ttl() * 4;
+    let ttl = f.patient_ttl();
     let asked = f.now();
     let guard = ours.lock(&key).ttl(ttl).auto_renew(LONG).acquire().await.expect("a free key");
     while f.now().since(asked) < ttl * 2 {

@@ -167,7 +167,7 @@ async fn l13_a_shared_lease_travels_too(f: Fixture) {
 async fn l13_resuming_starts_a_new_ttl(f: Fixture) {
     let (ours, theirs) = (f.open().await, f.open().await);
     let key = f.key("a");
-    let ttl = f.ttl() * 6;
+    let ttl = f.patient_ttl();
     let guard = ours.lock(&key).ttl(ttl).acquire().await.expect("a free key");
     let lease = guard.into_lease().await.expect("held");
     f.pass(ttl * 6 / 10).await;
