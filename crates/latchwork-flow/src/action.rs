@@ -201,8 +201,16 @@ impl<S: State> AnyAction<S> {
         &self.name
     }
 
-    pub(crate) fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S> {
-        self.action.begin(at, task)
+    /// Begins it. What did not have to wait puts its answer there; what waits is given back, and
+    /// will wake the task that began it.
+    #[inline]
+    pub(crate) fn begin<'a>(
+        &'a self,
+        at: ActionContext<S>,
+        task: &mut Context<'_>,
+        answer: &mut Option<Answer<S>>,
+    ) -> Option<BoxFuture<'a, Answer<S>>> {
+        self.action.begin(at, task, answer)
     }
 }
 
@@ -219,30 +227,39 @@ impl<S: State> fmt::Debug for AnyAction<S> {
     }
 }
 
-/// An action that was begun.
-pub(crate) enum Begun<'a, S: State> {
-    /// It did not have to wait.
-    Done(Result<ActionResult<S>, BoxError>),
-    /// It will wake the task that began it.
-    Waits(BoxFuture<'a, Result<ActionResult<S>, BoxError>>),
-}
+/// What comes of an action.
+pub(crate) type Answer<S> = Result<ActionResult<S>, BoxError>;
 
 /// [`Action`] in the form that can stand behind a pointer.
 trait DynAction<S: State>: Send + Sync {
-    fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S>;
+    fn begin<'a>(
+        &'a self,
+        at: ActionContext<S>,
+        task: &mut Context<'_>,
+        answer: &mut Option<Answer<S>>,
+    ) -> Option<BoxFuture<'a, Answer<S>>>;
 }
 
 impl<S: State, A: Action<S>> DynAction<S> for A {
-    fn begin(&self, at: ActionContext<S>, task: &mut Context<'_>) -> Begun<'_, S> {
-        if let Some(answer) = self.execute_now(&at) {
-            return Begun::Done(answer);
+    fn begin<'a>(
+        &'a self,
+        at: ActionContext<S>,
+        task: &mut Context<'_>,
+        answer: &mut Option<Answer<S>>,
+    ) -> Option<BoxFuture<'a, Answer<S>>> {
+        *answer = self.execute_now(&at);
+        if answer.is_some() {
+            return None;
         }
         // Looked at here, where its type is known: of a future that never waits, the compiler can
         // leave the box out.
         let mut work = Box::pin(self.execute(at));
         match work.as_mut().poll(task) {
-            Poll::Ready(answer) => Begun::Done(answer),
-            Poll::Pending => Begun::Waits(work),
+            Poll::Ready(done) => {
+                *answer = Some(done);
+                None
+            }
+            Poll::Pending => Some(work),
         }
     }
 }

@@ -136,7 +136,7 @@ impl<S: State> TransitionContext<S> {
     }
 
     /// Notes what an action has done, the next of so many, and gives back how to go on.
-    #[inline]
+    #[inline(always)] // handed over, the result would be copied before it is stored
     pub(crate) fn note(
         &mut self,
         action: &AnyAction<S>,

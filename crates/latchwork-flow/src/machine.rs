@@ -137,13 +137,13 @@ impl<S: State> StateMachine<S> {
     /// [`execute`](StateWorker::execute) in one, for those who need no worker.
     ///
     /// Cancel safety and errors: as for [`execute`](StateWorker::execute).
-    pub async fn run(&self, state: S, delta: S::Delta) -> Result<Arc<TransitionContext<S>>> {
-        if self.inner.straight {
-            return straight::run(&self.inner, state, delta).await;
-        }
-        let mut worker = self.transition(state, delta);
-        worker.execute_at_once().await?;
-        Ok(worker.into_context())
+    pub fn run(
+        &self,
+        state: S,
+        delta: S::Delta,
+    ) -> impl Future<Output = Result<Arc<TransitionContext<S>>>> + Send {
+        // Not an async fn, which would move state and delta once more.
+        straight::run(self, state, delta)
     }
 
     /// Stores a transition for a runner to begin, and gives its id.

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_lock::{Capability, Fence, Guard, Key, LockRequest, LockStrategy, OneKey, Refresh};
+use latchwork_lock::{Capability, Fence, Key, LockRequest, LockStrategy, OneKey, Refresh};
 
 use super::{StateWorker, tell};
 use crate::error::panic_text;
@@ -227,7 +227,10 @@ impl<S: State> StateWorker<S> {
     /// Gives the lock back at the end.
     pub(super) async fn unlock(&mut self) {
         let Some(guard) = self.guard.take() else { return };
-        let released = release(guard, self.context.id).await;
+        let released = match guard.release().await {
+            Ok(()) => true,
+            Err(error) => not_released(&error, self.context.id),
+        };
         self.tell_released(released);
     }
 
@@ -266,11 +269,10 @@ impl<S: State> Locking<S> {
     }
 }
 
-/// Gives a lock back at the end of a transition; false when it was lost before.
-///
-/// Cancel safe: dropped midway, the release is queued.
-pub(super) async fn release(guard: Guard, transition: TransitionId) -> bool {
-    let Err(error) = guard.release().await else { return true };
+/// Tells that a lock could not be given back at the end; true when it still will be, false when it
+/// was lost before.
+#[cold]
+pub(super) fn not_released(error: &latchwork_lock::Error, transition: TransitionId) -> bool {
     let lost = error.is_loss();
     let what = match lost {
         true => "the lock did not hold to the end of the transition",

@@ -14,7 +14,7 @@ use latchwork_lock::Fence;
 use serde_json::json;
 
 use super::{StateWorker, Steps, tell};
-use crate::action::Begun;
+use crate::action::Answer;
 use crate::context::Plan;
 use crate::error::{Chain, panic_text};
 use crate::{
@@ -271,7 +271,7 @@ pub(super) struct Working<'a, S: State> {
     action: &'a AnyAction<S>,
     index: usize,
     /// There until it has ended.
-    work: Option<BoxFuture<'a, Result<ActionResult<S>, BoxError>>>,
+    work: Option<BoxFuture<'a, Answer<S>>>,
     /// Whether it was looked at just now, by this very task.
     looked: bool,
 }
@@ -289,14 +289,15 @@ impl<S: State> AnyAction<S> {
     ) -> impl Future<Output = Started<'a, S>> {
         poll_fn(move |task| {
             let at = ActionContext { transition: transition.clone(), index, fence };
-            Poll::Ready(match catch_unwind(AssertUnwindSafe(|| self.begin(at, task))) {
-                Ok(Begun::Done(Ok(result))) => Started::Done(Ok(result)),
-                Ok(Begun::Done(Err(error))) => Started::Done(Err(self.failed(index, error))),
-                Ok(Begun::Waits(work)) => {
-                    let work = Some(work);
+            let mut answer = None;
+            let begun = catch_unwind(AssertUnwindSafe(|| self.begin(at, task, &mut answer)));
+            Poll::Ready(match (begun, answer) {
+                (Err(panic), _) => Started::Done(Err(self.panicked(index, &*panic))),
+                (Ok(_), Some(Ok(result))) => Started::Done(Ok(result)),
+                (Ok(_), Some(Err(error))) => Started::Done(Err(self.failed(index, error))),
+                (Ok(work), None) => {
                     Started::Waits(Working { action: self, index, work, looked: true })
                 }
-                Err(panic) => Started::Done(Err(self.panicked(index, &*panic))),
             })
         })
     }

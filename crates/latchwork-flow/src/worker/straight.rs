@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use latchwork_lock::LockStrategy;
 
-use super::lock::release;
+use super::lock::not_released;
 use super::steps::Started;
 use super::{StateWorker, Steps};
 use crate::machine::{Locking, Machine};
-use crate::{Execution, Result, State, Status, TransitionContext};
+use crate::{Execution, Result, State, StateMachine, Status, TransitionContext};
 
 /// Whether [`run`] suits a machine: nobody sees its transitions but their actions, and nothing but an
 /// action can end one early.
@@ -24,7 +24,8 @@ pub(crate) fn suits<S: State>(machine: &Machine<S>) -> bool {
         && machine.locking.as_ref().is_none_or(takes)
 }
 
-/// Does all of a transition at once, as a [`StateWorker`] does step by step.
+/// Does all of a transition at once, as a [`StateWorker`] does step by step; where that does not suit
+/// the machine, by a worker.
 ///
 /// What nobody can see is not written down: the context is made as it is when the actions begin, no
 /// event is told, and what is left of a transition that fails is its error. What an action does and
@@ -32,10 +33,16 @@ pub(crate) fn suits<S: State>(machine: &Machine<S>) -> bool {
 ///
 /// Cancel safety: as for [`StateWorker::execute`].
 pub(crate) async fn run<S: State>(
-    machine: &Arc<Machine<S>>,
+    machine: &StateMachine<S>,
     state: S,
     delta: S::Delta,
 ) -> Result<Arc<TransitionContext<S>>> {
+    if !machine.inner().straight {
+        let mut worker = machine.transition(state, delta);
+        worker.execute_at_once().await?;
+        return Ok(worker.into_context());
+    }
+    let machine = machine.inner();
     let now = machine.now();
     let (mut key, mut guard) = (None, None);
     if let Some(locking) = &machine.locking {
@@ -62,8 +69,10 @@ pub(crate) async fn run<S: State>(
         let result = match result {
             Ok(result) => result,
             Err(error) => {
-                if let Some(guard) = guard {
-                    release(guard, context.id).await;
+                if let Some(guard) = guard
+                    && let Err(unreleased) = guard.release().await
+                {
+                    not_released(&unreleased, context.id);
                 }
                 return Err(error);
             }
@@ -87,8 +96,10 @@ pub(crate) async fn run<S: State>(
         }
         started_at = ended_at;
     }
-    if let Some(guard) = guard {
-        release(guard, context.id).await;
+    if let Some(guard) = guard
+        && let Err(unreleased) = guard.release().await
+    {
+        not_released(&unreleased, context.id);
     }
     Ok(context)
 }
