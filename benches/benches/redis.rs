@@ -269,7 +269,8 @@ fn hand_over(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) 
 
 /// Grants a second, and how long a request waits, on one hot key.
 fn beside_rslock(scale: Scale, runtime: &Runtime, place: &Place, table: &mut Table) {
-    let grants = scale.pick(4_000, 64);
+    // So many that the first question of each, which opens connections, is no hundredth of them.
+    let grants = scale.pick(20_000, 64);
     let (mut faster, mut sooner) = (vec![], vec![]);
     for _ in 0..scale.rounds.min(5) {
         let ours = runtime.block_on(async { crowd(Released(place.locks().await), grants).await });
