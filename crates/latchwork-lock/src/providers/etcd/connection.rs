@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, KvClient, LeaseClient, WatchClient};
+use etcd_client::{Channel, Client, KvClient, LeaseClient, WatchClient};
 use parking_lot::Mutex;
 use tokio::runtime::{self, Handle};
 use tokio::task::AbortHandle;
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::config::Address;
 use super::error::{NAME, Wrong};
+use super::gather;
 use crate::{Error, ErrorKind, Result};
 
 /// How long an answer may take. An election lasts a second or two.
@@ -256,9 +257,10 @@ impl Link {
 }
 
 async fn connect(address: &Address, place: usize, during: &'static str) -> Result<Member, Wrong> {
-    let endpoint = &address.endpoints[place];
+    let endpoint = address.endpoint(place).map_err(|error| Wrong::of(during, error.into()))?;
+    let channel = Channel::Tonic(gather::channel(&endpoint));
     // This opens no connection yet, unless there is a password to show.
-    let connecting = Client::connect([endpoint], Some(address.options.clone()));
+    let connecting = Client::from_channel(channel, Some(address.options.clone()));
     match timeout(PATIENCE, connecting).await {
         Ok(Ok(client)) => Ok(Member::new(client, place)),
         Ok(Err(error)) => Err(Wrong::of(during, error)),

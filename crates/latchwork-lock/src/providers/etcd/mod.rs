@@ -78,6 +78,7 @@ mod compare;
 mod config;
 mod connection;
 mod error;
+mod gather;
 mod ghosts;
 mod hand_on;
 mod inspect;
