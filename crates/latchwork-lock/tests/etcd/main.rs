@@ -17,6 +17,7 @@ mod partition;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod trips;
 mod ways;
 
@@ -69,6 +70,11 @@ fn main() {
             what_a_sleeper_was_handed_goes_back,
             waiters_that_go_leave_nothing,
             the_end_of_a_runtime_leaves_nothing;
+        together:
+            of_those_who_want_one_key_one_gets_it,
+            a_lease_that_is_gone_is_no_harm_to_others,
+            members_that_go_are_no_harm_to_others,
+            an_answer_to_many_may_be_lost;
         doors:
             a_password_opens,
             certificates_are_checked,

@@ -8,17 +8,19 @@
 //! the way to the server. When a member fails, all lanes leave it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Client, KvClient, LeaseClient, WatchClient};
+use etcd_client::{Channel, Client, KvClient, LeaseClient, WatchClient};
 use parking_lot::Mutex;
-use tokio::runtime::{self, Handle};
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
+use super::batch::Batch;
 use super::config::Address;
 use super::error::{NAME, Wrong};
+use super::gather;
 use crate::{Error, ErrorKind, Result};
 
 /// How long an answer may take. An election lasts a second or two.
@@ -63,23 +65,46 @@ enum Source {
 }
 
 /// The connection of one runtime.
-struct Lane {
-    runtime: runtime::Id,
+pub(super) struct Lane {
+    pub(super) runtime: Handle,
+    pub(super) batch: Batch,
     /// A task that ends with the runtime.
     lives: AbortHandle,
     current: Mutex<Option<Arc<Member>>>,
     /// One connects at a time, and the others take what it got.
     connecting: tokio::sync::Mutex<()>,
+    /// Whether anybody has asked of late, and whether somebody [looks](Lane::asked) for that.
+    asked: AtomicBool,
+    ticks: AtomicBool,
 }
 
 impl Lane {
     fn open(runtime: &Handle) -> Arc<Self> {
         Arc::new(Lane {
-            runtime: runtime.id(),
+            runtime: runtime.clone(),
+            batch: Batch::default(),
             lives: runtime.spawn(std::future::pending::<()>()).abort_handle(),
             current: Mutex::default(),
             connecting: tokio::sync::Mutex::new(()),
+            asked: AtomicBool::new(false),
+            ticks: AtomicBool::new(false),
         })
+    }
+
+    /// Somebody asks, and sets a timer for the answer. A runtime that sleeps until a later one is
+    /// woken for that, at every question. So while there are questions, it sleeps until a sooner one.
+    fn asked(self: &Arc<Self>) {
+        self.asked.store(true, Ordering::Relaxed);
+        if self.ticks.load(Ordering::Relaxed) || self.ticks.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let lane = self.clone();
+        self.runtime.spawn(async move {
+            while lane.asked.swap(false, Ordering::Relaxed) {
+                sleep(PATIENCE / 2).await;
+            }
+            lane.ticks.store(false, Ordering::Relaxed);
+        });
     }
 
     /// Whether this member is asked here.
@@ -108,10 +133,10 @@ impl Link {
     }
 
     /// The lane of the runtime that we are in.
-    fn lane(&self) -> Arc<Lane> {
+    pub(super) fn lane(&self) -> Arc<Lane> {
         let here = Handle::current();
         let mut lanes = self.lanes.lock();
-        if let Some(known) = lanes.iter().find(|lane| lane.runtime == here.id()) {
+        if let Some(known) = lanes.iter().find(|lane| lane.runtime.id() == here.id()) {
             return known.clone();
         }
         // What is left of runtimes that have ended.
@@ -170,6 +195,7 @@ impl Link {
             Source::Given(member) => return Ok(member.clone()),
         };
         let lane = self.lane();
+        lane.asked();
         if let Some(member) = lane.current.lock().clone() {
             return Ok(member);
         }
@@ -256,9 +282,10 @@ impl Link {
 }
 
 async fn connect(address: &Address, place: usize, during: &'static str) -> Result<Member, Wrong> {
-    let endpoint = &address.endpoints[place];
+    let endpoint = address.endpoint(place).map_err(|error| Wrong::of(during, error.into()))?;
+    let channel = Channel::Tonic(gather::channel(&endpoint));
     // This opens no connection yet, unless there is a password to show.
-    let connecting = Client::connect([endpoint], Some(address.options.clone()));
+    let connecting = Client::from_channel(channel, Some(address.options.clone()));
     match timeout(PATIENCE, connecting).await {
         Ok(Ok(client)) => Ok(Member::new(client, place)),
         Ok(Err(error)) => Err(Wrong::of(during, error)),

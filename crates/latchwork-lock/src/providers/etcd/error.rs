@@ -34,6 +34,11 @@ impl Wrong {
         Wrong::Lost(Error::unavailable(NAME, during, reason, None))
     }
 
+    /// The answer to a message was lost, and with it that to one of its members.
+    pub(super) fn lost(during: &'static str) -> Self {
+        Wrong::Lost(Error::unavailable(NAME, during, "the answer was lost", None))
+    }
+
     pub(super) fn error(self, during: &'static str) -> Error {
         match self {
             Wrong::Lost(error) | Wrong::Refused(error) => error,

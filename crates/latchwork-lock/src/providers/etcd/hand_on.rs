@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use etcd_client::{PutOptions, Txn, TxnOp, TxnOpResponse};
 
+use super::batch::Way;
 use super::call::Coming;
 use super::compare::{exists, is};
 use super::error::{self, Wrong};
@@ -20,7 +21,7 @@ use super::release::CutShort;
 use super::ride::Rider;
 use super::store::{Store, revision};
 use crate::rules::Id;
-use crate::{Error, Fence, Grant, Key, Mode, Result};
+use crate::{Error, Fence, Grant, Key, Mode, Moment, Result};
 
 impl Store {
     /// Ends a lease, or leaves the queue. True when it was held.
@@ -101,10 +102,19 @@ impl Store {
             return Ok(ended);
         }
         let name = self.names.entry(key.as_str(), Part::Hold, mode, id);
-        let asked = self
-            .link
-            .ask(during, move |member| async move { member.kv.clone().delete(name, None).await });
-        Ok(asked.await?.deleted() > 0)
+        let own = || TxnOp::delete(name.clone(), None);
+        match self.link.share(&self.clock, key, Moment::NEVER, own).await {
+            Way::Together(done, _) => Ok(has_deleted(&done)),
+            Way::Lost => Err(Wrong::lost(during)),
+            Way::Alone(place) => {
+                let asked = self.link.ask(during, move |member| async move {
+                    member.kv.clone().delete(name, None).await
+                });
+                let gone = asked.await;
+                drop(place);
+                Ok(gone?.deleted() > 0)
+            }
+        }
     }
 
     /// Ends a writer's lease and begins that of the next; whether the first one was there. None where

@@ -41,8 +41,13 @@ impl Lease {
         self.keep.store(true, Ordering::Relaxed);
     }
 
+    /// Until when an entry that is sent there lasts its ttl.
+    pub(super) fn serves_until(&self, ttl: Duration) -> Moment {
+        self.began.after(self.lasts).before(ttl + WAY)
+    }
+
     fn serves(&self, ttl: Duration, now: Moment) -> bool {
-        self.began.after(self.lasts) >= now.after(ttl + WAY)
+        self.serves_until(ttl) >= now
     }
 }
 

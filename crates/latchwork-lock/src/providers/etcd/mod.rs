@@ -55,17 +55,23 @@
 //! releases ends that, too: what comes later finds no lease to hang a grant on ([`lease`]). A place
 //! in the queue that came about so is cleared by the process on whose lease it hangs ([`ghosts`]).
 //!
+//! # Messages of many
+//!
+//! What comes while others are under way shares a message with its like, as one transaction with one for
+//! each key in it ([`batch`]), and a message goes out in one packet ([`gather`]). Who asks alone sends
+//! its own message at once.
+//!
 //! # Threads
 //!
 //! Questions are asked on the caller's runtime where that has several threads, by a connection of
 //! its own ([`connection`]); all else, and what serves several callers, on a runtime of ours.
 //!
-//! # Messages
+//! # Round trips
 //!
 //! | operation | round trips |
 //! | --- | --- |
-//! | take a free key | 1 (and one for each new second, shared by all grants of that second) |
-//! | give it back | 1, which also hands it on within a process |
+//! | take a free key | 1 or a share of one (and one for each new second, shared by all grants of that second) |
+//! | give it back | 1 or a share of one; it also hands the key on within a process |
 //! | renew | 1 (and the same) |
 //! | be refused | 2: the second asks how long the holder has yet |
 //! | join the queue | 2 (1 where this process knows that others wait, none with a hand-over) |
@@ -73,11 +79,13 @@
 //! | resume, take over | 2 |
 //! | wait | none; the process renews its waiters once a second and looks every two |
 
+mod batch;
 mod call;
 mod compare;
 mod config;
 mod connection;
 mod error;
+mod gather;
 mod ghosts;
 mod hand_on;
 mod inspect;

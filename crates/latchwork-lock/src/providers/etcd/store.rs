@@ -9,6 +9,7 @@ use etcd_client::{
     Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
+use super::batch::Way;
 use super::compare::{exists, is, none, only};
 use super::connection::Link;
 use super::error::{self, Wrong};
@@ -183,18 +184,24 @@ impl Store {
             let hangs_on = PutOptions::new().with_lease(lease.id);
             then.push(TxnOp::put(name.clone(), value.clone(), Some(hangs_on)));
             let txn = Txn::new().when(free.clone()).and_then(then).or_else(otherwise.clone());
+            let by = lease.serves_until(party.ttl);
+            let own = || TxnOp::txn(txn.clone());
+            let way = self.link.share(&self.clock, &party.key, by, own).await;
+            if matches!(way, Way::Alone(None)) && self.clock.now() > by {
+                continue; // it has waited for too long
+            }
             // Heard twice, it finds itself in the way.
-            match self.ask_again(txn, during).await {
-                Ok((answer, twice)) => {
+            match self.ask_by(way, txn, during).await {
+                Ok((answer, revision, twice)) => {
                     if twice {
                         self.leases.doubt(party.id, &lease);
                     }
                     if answer.succeeded() {
-                        let fence = record::fence_of(revision(&answer));
+                        let fence = record::fence_of(revision);
                         self.leases.hold(party.id, party.mode, Some(fence), lease);
                         return Ok(Entered::Granted(fence));
                     }
-                    let seen = self.state(&answer);
+                    let seen = self.state(&answer, revision);
                     if twice && let Some(own) = seen.find(Part::Hold, party.id) {
                         self.leases.hold(party.id, party.mode, Some(own.fence()), lease);
                     }
@@ -224,8 +231,9 @@ impl Store {
         let look_too = look.then(|| everybody.clone());
         let txn = self.stands(party, lease, look_too).or_else([everybody]);
         let (answer, _) = self.ask_again(txn, during).await?;
-        let seen = (look || !answer.succeeded()).then(|| self.state(&answer));
-        Ok((revision(&answer), seen))
+        let revision = revision(&answer);
+        let seen = (look || !answer.succeeded()).then(|| self.state(&answer, revision));
+        Ok((revision, seen))
     }
 
     /// The transaction that puts a waiter in line who does not hold the key already, and does
@@ -355,6 +363,33 @@ impl Store {
         asked.await
     }
 
+    /// The same, with others or by itself; and at which revision it was done.
+    async fn ask_by(
+        &self,
+        way: Way,
+        txn: Txn,
+        during: &'static str,
+    ) -> Result<(TxnResponse, i64, bool), Wrong> {
+        let (answer, twice) = match way {
+            Way::Together(TxnOpResponse::Txn(answer), revision) => {
+                return Ok((answer, revision, false));
+            }
+            Way::Together(..) | Way::Lost => {
+                let again = self
+                    .link
+                    .ask(during, move |member| async move { member.kv.clone().txn(txn).await });
+                (again.await?, true)
+            }
+            Way::Alone(place) => {
+                let asked = self.ask_again(txn, during).await;
+                drop(place);
+                asked?
+            }
+        };
+        let revision = revision(&answer);
+        Ok((answer, revision, twice))
+    }
+
     pub(super) fn about(&self, party: &Party) -> About {
         About::new(party.owner.as_ref(), party.note.as_ref(), &self.process, self.wall())
     }
@@ -381,14 +416,14 @@ impl Store {
     }
 
     /// What a transaction has read.
-    fn state(&self, answer: &TxnResponse) -> State {
+    fn state(&self, answer: &TxnResponse, revision: i64) -> State {
         let parts = answer.op_responses();
         let read = parts.iter().flat_map(|part| match part {
             TxnOpResponse::Get(read) => read.kvs(),
             _ => &[],
         });
         let entries = read.filter_map(|kv| Some(Entry::read(&self.names, kv)?.1));
-        State::new(revision(answer), entries.collect())
+        State::new(revision, entries.collect())
     }
 
     pub(super) fn state_of(&self, read: &GetResponse, revision: i64) -> State {

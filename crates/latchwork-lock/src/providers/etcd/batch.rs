@@ -1,0 +1,229 @@
+//! Requests of one runtime that share a message.
+//!
+//! Nobody waits for company: while hardly anything is under way, whoever asks sends its own message.
+//! What comes while more is under way goes out together as soon as one of those messages is back, as
+//! one transaction with a transaction for each in it. The server does nearly the same for it as for
+//! a single one.
+//!
+//! It compares everything before it changes anything, also of the inner transactions. So of one key
+//! there is one member in a message: of two, both would find the key free. A key has entries under
+//! its own name only, so members of different keys do not see each other. They share a revision,
+//! and with it a fence, which is a promise to each key alone.
+//!
+//! One member of whom the server wants nothing to know (whose lease is gone, whose name it may not
+//! touch) spoils the message for all, and nothing is done: then each asks by itself. Of a message
+//! whose answer was lost each member is told just that, and does what it would do about its own.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use etcd_client::{Txn, TxnOp, TxnOpResponse};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::connection::{Lane, Link};
+use super::error::Wrong;
+use super::store::revision;
+use crate::{Clock, Key, Moment};
+
+/// How many messages may be under way before what comes is held together: while the server works on
+/// one, the next is made.
+const UNDER_WAY: usize = 2;
+
+/// The most members of a message. A server takes 128 operations unless it was told otherwise, and
+/// counts those of the largest inner transaction, too.
+const LARGEST: usize = 64;
+
+const DURING: &str = "asking for several";
+
+/// What is under way on one lane, and what waits to be.
+pub(super) struct Batch {
+    inner: Mutex<Inner>,
+    /// The most members that the server takes.
+    most: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// How many messages.
+    under_way: usize,
+    waiting: VecDeque<Job>,
+    /// Of those who wait.
+    keys: HashSet<Key>,
+}
+
+struct Job {
+    key: Key,
+    operation: TxnOp,
+    /// Until when it may be sent.
+    by: Moment,
+    tell: oneshot::Sender<Told>,
+}
+
+/// What became of one who waited for a message to share.
+enum Told {
+    Answered(TxnOpResponse, i64),
+    /// Perhaps it was heard.
+    Lost,
+    /// Nothing was done: it must ask by itself.
+    Apart,
+}
+
+/// How an operation goes.
+pub(super) enum Way {
+    /// It went with others, and this is what was done at which revision.
+    Together(TxnOpResponse, i64),
+    /// The same, and nobody knows what was done.
+    Lost,
+    /// By itself. The place is given up when the answer is there.
+    Alone(Option<Place>),
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Batch { inner: Mutex::default(), most: AtomicUsize::new(LARGEST) }
+    }
+}
+
+impl Link {
+    /// Puts an operation on one key to the server, in a message that it shares where many ask, and
+    /// that is sent by then.
+    ///
+    /// Dropped, it is asked nevertheless, like anything that was sent.
+    pub(super) async fn share(
+        self: &Arc<Self>,
+        clock: &Arc<dyn Clock>,
+        key: &Key,
+        by: Moment,
+        operation: impl FnOnce() -> TxnOp,
+    ) -> Way {
+        let lane = self.lane();
+        let told = {
+            let mut inner = lane.batch.inner.lock();
+            if inner.under_way < UNDER_WAY {
+                inner.under_way += 1;
+                drop(inner);
+                return Way::Alone(Some(Place::new(self, &lane, clock, false)));
+            }
+            let shares = lane.batch.most.load(Ordering::Relaxed) > 1;
+            if !shares || !inner.keys.insert(key.clone()) {
+                return Way::Alone(None);
+            }
+            let (tell, told) = oneshot::channel();
+            inner.waiting.push_back(Job { key: key.clone(), operation: operation(), by, tell });
+            told
+        };
+        match told.await {
+            Ok(Told::Answered(done, revision)) => Way::Together(done, revision),
+            Ok(Told::Apart) => Way::Alone(None),
+            // Nobody is left who could tell.
+            Ok(Told::Lost) | Err(_) => Way::Lost,
+        }
+    }
+}
+
+impl Batch {
+    /// Those who go with the next message.
+    fn next(&self) -> Vec<Job> {
+        let most = self.most.load(Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        let go = inner.waiting.len().min(most);
+        let jobs: Vec<Job> = inner.waiting.drain(..go).collect();
+        for job in &jobs {
+            inner.keys.remove(&job.key);
+        }
+        jobs
+    }
+}
+
+/// A message that is under way. When it is back, those who wait go.
+pub(super) struct Place {
+    link: Arc<Link>,
+    lane: Arc<Lane>,
+    clock: Arc<dyn Clock>,
+    /// Whether it carries those who wait already.
+    carries: bool,
+}
+
+impl Place {
+    fn new(link: &Arc<Link>, lane: &Arc<Lane>, clock: &Arc<dyn Clock>, carries: bool) -> Self {
+        Place { link: link.clone(), lane: lane.clone(), clock: clock.clone(), carries }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut inner = self.lane.batch.inner.lock();
+        if self.carries {
+            // Cut short, by the end of the runtime or a panic: they are told by the silence.
+            inner.keys.clear();
+            inner.under_way -= 1;
+            let waiting = std::mem::take(&mut inner.waiting);
+            drop(inner);
+            drop(waiting);
+        } else if inner.waiting.is_empty() {
+            inner.under_way -= 1;
+        } else {
+            drop(inner);
+            let place = Place::new(&self.link, &self.lane, &self.clock, true);
+            self.lane.runtime.spawn(carry(place));
+        }
+    }
+}
+
+/// Carries those who wait, message by message, until nobody does.
+async fn carry(mut place: Place) {
+    loop {
+        let jobs = place.lane.batch.next();
+        if jobs.is_empty() {
+            break;
+        }
+        send(&place, jobs).await;
+        // Those who were answered together ask again together: let them all come.
+        tokio::task::yield_now().await;
+    }
+    place.carries = false;
+}
+
+/// Sends one message and tells its members.
+async fn send(place: &Place, jobs: Vec<Job>) {
+    let now = place.clock.now();
+    let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
+    for Job { operation, by, tell, .. } in jobs {
+        if now > by {
+            let _ = tell.send(Told::Apart);
+        } else {
+            operations.push(operation);
+            asked.push(tell);
+        }
+    }
+    if asked.is_empty() {
+        return;
+    }
+    let txn = Txn::new().and_then(operations);
+    let answer = place.link.ask(DURING, |member| async move { member.kv.clone().txn(txn).await });
+    match answer.await {
+        Ok(answer) => {
+            let revision = revision(&answer);
+            let mut done = answer.op_responses().into_iter();
+            for tell in asked {
+                let told = done.next().map_or(Told::Lost, |done| Told::Answered(done, revision));
+                let _ = tell.send(told);
+            }
+        }
+        Err(Wrong::Lost(error)) => {
+            tracing::debug!(%error, "the answer to a message of several was lost");
+            asked.into_iter().for_each(|tell| drop(tell.send(Told::Lost)));
+        }
+        Err(wrong) => {
+            if let Wrong::Refused(error) = &wrong
+                && error.to_string().contains("too many operations")
+            {
+                tracing::debug!("the server takes few operations at a time: each asks by itself");
+                place.lane.batch.most.store(1, Ordering::Relaxed);
+            }
+            asked.into_iter().for_each(|tell| drop(tell.send(Told::Apart)));
+        }
+    }
+}
