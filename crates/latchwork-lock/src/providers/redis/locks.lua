@@ -53,7 +53,7 @@ if releases > 0 then
   local over, count = {}, 0
   for i = 1, releases do
     local v = values[i]
-    if v and sub(v, 1, 32) == ARGV[i + 3] then
+    if v and find(v, ARGV[i + 3], 1, true) == 1 then
       count = count + 1
       over[count], marks[i] = KEYS[i + 1], '1'
     elseif not v or byte(v) ~= STAR then

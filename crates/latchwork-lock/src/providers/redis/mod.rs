@@ -34,7 +34,9 @@
 mod batch;
 mod config;
 mod error;
+mod line;
 mod provider;
+mod pump;
 mod record;
 mod release;
 mod scripts;
