@@ -18,7 +18,7 @@ use futures::future::BoxFuture;
 use redis::Value;
 use tokio::runtime::Handle;
 
-use super::line::Line;
+use super::connection::Line;
 use super::pump::{DURING, Way};
 use super::record::Asker;
 use super::release::Release;

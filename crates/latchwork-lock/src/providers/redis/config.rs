@@ -6,7 +6,7 @@ use redis::{Client, ClientTlsConfig, TlsCertificates};
 use url::Url;
 
 use super::error::NAME;
-use super::line::{Connection, Line};
+use super::connection::{Connection, Line};
 use super::provider::RedisLockProvider;
 use super::store::Store;
 use super::{error, watcher};

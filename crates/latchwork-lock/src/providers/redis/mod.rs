@@ -33,8 +33,8 @@
 
 mod batch;
 mod config;
+mod connection;
 mod error;
-mod line;
 mod provider;
 mod pump;
 mod record;

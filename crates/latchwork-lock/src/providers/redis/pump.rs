@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, Value};
 
 use super::batch::{Answer, Job, Member, Reply};
-use super::line::Line;
+use super::connection::Line;
 use super::{error, scripts};
 use crate::{Error, Result};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::batch::{Answer, Job, Lanes, Member, Reply};
-use super::line::Line;
+use super::connection::Line;
 use super::pump::LARGEST;
 use super::record::Asker;
 use super::release::{Releases, Releasing, Unanswered};
