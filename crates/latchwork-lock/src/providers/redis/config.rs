@@ -5,8 +5,8 @@ use std::sync::Arc;
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use url::Url;
 
-use super::error::NAME;
 use super::connection::{Connection, Line};
+use super::error::NAME;
 use super::provider::RedisLockProvider;
 use super::store::Store;
 use super::{error, watcher};

@@ -4,9 +4,9 @@
 --
 -- KEYS  1: the last fence; then the lock of each member of the message: releases first, then
 --          first questions, then all others
--- ARGV  1: the client that asks; 2: how many releases; 3: how many first questions; then
+-- ARGV  1: the client that asks; 2: how many releases; 3: how many first questions; 4: its process; then
 --          for each release: id
---          for each first question: `ID HOW PLACE RECORD` without blanks, ttl in milliseconds;
+--          for each first question: `ID HOW PLACE ASKER` without blanks, ttl in milliseconds;
 --          how: n does not wait, w waits, q waits and is not the first of its process to do so;
 --          place: 00, 01, … in the order in which they came
 --          for each other: operation, id, ttl in milliseconds, option, record
@@ -15,9 +15,10 @@
 --          then the answers of those marked -
 --
 -- A lock is in one of three layouts:
---   lean  `latchwork:k:NAME` is `ID HOW PLACE RECORD \n FIRST \n SINCE`, with the lease's own ttl: one
---         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE. Nearly all
---         leases begin and end here.
+--   lean  `latchwork:k:NAME` is `ID HOW PLACE ASKER \n FIRST \n SINCE \n PROCESS`, with the lease's own ttl: one
+--         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE, and SINCE is
+--         empty where it is FIRST. Nearly all leases begin and end here. It is short, since the
+--         server hashes every byte that the script gets to see.
 --   full  `latchwork:k:NAME` is `*MOMENT`, so that nobody can set it past the queue, and beside it
 --         `latchwork:h:NAME`  holders: ids, scored by when each of them runs out
 --         `latchwork:q:NAME`  who waits: ids, first come first
@@ -29,6 +30,7 @@
 --         one writer to the next stays here; all else makes it full, and lone again.
 -- ENTRY   state \n fence \n fence before \n since \n RECORD; state: w waits, r reserved, c claimed
 -- RECORD  mode \n ttl \n client \n owner \n process \n note; mode: x exclusive, s shared
+-- ASKER   mode \n ttl \n owner \n note: the record of one who need not be told anything
 -- None of these parts can hold a line feed: control characters are refused before. Times are
 -- microseconds of the server's clock, and below 2^53, so that a Lua number holds them.
 --
@@ -57,7 +59,7 @@ if releases > 0 then
   local over, count = {}, 0
   for i = 1, releases do
     local v = values[i]
-    if v and find(v, ARGV[i + 3], 1, true) == 1 then
+    if v and find(v, ARGV[i + 4], 1, true) == 1 then
       count = count + 1
       over[count], marks[i] = KEYS[i + 1], '1'
     elseif not v or byte(v) ~= STAR then
@@ -88,7 +90,7 @@ local answers = { '', 0 }
 -- Leases that begin alone, on a free key. They have fences in a row, told by one end and the
 -- place of each.
 if asks > 0 then
-  local place, at, first, rest, passed = -1, releases + 2, nil, nil, nil
+  local place, at, first, rest, passed = -1, releases + 3, nil, nil, nil
   for i = releases + 1, releases + asks do
     place, at = place + 1, at + 2
     local key, body = KEYS[i + 1], ARGV[at]
@@ -109,7 +111,8 @@ if asks > 0 then
           first, newest, unsaved = last + 1, last + asks, true
           rest = format('%.0f', first)
         end
-        rest, answers[2] = '\n' .. rest .. '\n' .. now_text, first
+        rest = '\n' .. rest .. '\n' .. (first == now and '' or now_text) .. '\n' .. ARGV[4]
+        answers[2] = first
       end
       if call('SET', key, body .. rest, 'PX', ARGV[at + 1], 'NX') then marks[i] = '+' end
     end
@@ -127,7 +130,7 @@ for i = 1, members do
     left_as[key] = false
     local op, id, ttl, option, record
     if i <= releases then
-      op, id = 'r', ARGV[i + 3]
+      op, id = 'r', ARGV[i + 4]
       if v and sub(v, 2, 33) == id then
         -- To the next, if it wants the key alone and names no owner, as nearly all do. What is not as
         -- expected is left to the general way.
@@ -174,9 +177,11 @@ for i = 1, members do
         end
       end
     elseif i <= releases + asks then
-      local body = ARGV[i * 2 - releases + 2]
-      op, ttl, v = 'a', ARGV[i * 2 - releases + 3], v or pcall('GET', key)
-      id, option, record = sub(body, 1, 32), sub(body, 33, 33), sub(body, 36)
+      local body = ARGV[i * 2 - releases + 3]
+      op, ttl, v = 'a', ARGV[i * 2 - releases + 4], v or pcall('GET', key)
+      id, option = sub(body, 1, 32), sub(body, 33, 33)
+      local wants, owner, note = match(body, '^(.\n%d+\n)([^\n]*)\n(.*)$', 36)
+      record = wants .. ARGV[1] .. '\n' .. owner .. '\n' .. ARGV[4] .. '\n' .. note
       -- Behind somebody who holds, one who wants it alone and names no owner can but wait.
       if
         type(v) == 'string'
@@ -219,7 +224,7 @@ for i = 1, members do
         end
       end
     else
-      local at = i * 5 - releases * 4 - asks * 3 - 1
+      local at = i * 5 - releases * 4 - asks * 3
       op, id, ttl, option, record = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
       v = pcall('GET', key)
       if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then
@@ -266,8 +271,10 @@ for i = 1, members do
           end,
           -- The entry of whoever holds a lean lock.
           lean = function(v)
-            local place, record, first, since = match(v, '^(%d%d)(.*)\n(%d+)\n(%d+)$', 34)
-            return f.entry('c', f.text(first + place), '0', since, record)
+            local place, wants, owner, note, first, since, process =
+              match(v, '^(%d%d)(.\n%d+\n)([^\n]*)\n([^\n]*)\n(%d+)\n(%d*)\n(.*)$', 34)
+            local record = wants .. '0\n' .. owner .. '\n' .. process .. '\n' .. note
+            return f.entry('c', f.text(first + place), '0', since == '' and first or since, record)
           end,
           -- state, fence, before, since, record
           read = function(e) return match(e, '^(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$') end,
