@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use url::Url;
 
-use super::batch::{Connection, Line};
+use super::connection::{Connection, Line};
 use super::error::NAME;
 use super::provider::RedisLockProvider;
 use super::store::Store;

@@ -4,9 +4,9 @@
 --
 -- KEYS  1: the last fence; then the lock of each member of the message: releases first, then
 --          first questions, then all others
--- ARGV  1: the client that asks; 2: how many releases; 3: how many first questions; then
+-- ARGV  1: the client that asks; 2: how many releases; 3: how many first questions; 4: its process; then
 --          for each release: id
---          for each first question: `ID HOW PLACE RECORD` without blanks, ttl in milliseconds;
+--          for each first question: `ID HOW PLACE ASKER` without blanks, ttl in milliseconds;
 --          how: n does not wait, w waits, q waits and is not the first of its process to do so;
 --          place: 00, 01, … in the order in which they came
 --          for each other: operation, id, ttl in milliseconds, option, record
@@ -14,17 +14,23 @@
 -- Answers  1: a mark for each member: 0 no, 1 yes, + granted, - see below; 2: the fence of place 00;
 --          then the answers of those marked -
 --
--- A lock is in one of two layouts:
---   lean  `latchwork:k:NAME` is `ID HOW PLACE RECORD \n FIRST \n SINCE`, with the lease's own ttl: one
---         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE. Nearly all
---         leases begin and end here.
+-- A lock is in one of three layouts:
+--   lean  `latchwork:k:NAME` is `ID HOW PLACE ASKER \n FIRST \n SINCE \n PROCESS`, with the lease's own ttl: one
+--         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE, and SINCE is
+--         empty where it is FIRST. Nearly all leases begin and end here. It is short, since the
+--         server hashes every byte that the script gets to see.
 --   full  `latchwork:k:NAME` is `*MOMENT`, so that nobody can set it past the queue, and beside it
 --         `latchwork:h:NAME`  holders: ids, scored by when each of them runs out
 --         `latchwork:q:NAME`  who waits: ids, first come first
 --         `latchwork:d:NAME`  the ENTRY of every id, and under `f` the last fence of the key
 --         All four go away by themselves some time after MOMENT, which is moved on in time.
+--   lone  as full, but with one exclusive holder, which is neither in `h` nor in `d`: `latchwork:k:NAME` is
+--         `* ID STATE MOMENT \n BEGAN \n LASTS \n FENCE \n …` without blanks, and on as in an ENTRY. It runs
+--         out at the sum of BEGAN and LASTS, and its fence is the last one of the key. What is handed from
+--         one writer to the next stays here; all else makes it full, and lone again.
 -- ENTRY   state \n fence \n fence before \n since \n RECORD; state: w waits, r reserved, c claimed
 -- RECORD  mode \n ttl \n client \n owner \n process \n note; mode: x exclusive, s shared
+-- ASKER   mode \n ttl \n owner \n note: the record of one who need not be told anything
 -- None of these parts can hold a line feed: control characters are refused before. Times are
 -- microseconds of the server's clock, and below 2^53, so that a Lua number holds them.
 --
@@ -53,7 +59,7 @@ if releases > 0 then
   local over, count = {}, 0
   for i = 1, releases do
     local v = values[i]
-    if v and sub(v, 1, 32) == ARGV[i + 3] then
+    if v and find(v, ARGV[i + 4], 1, true) == 1 then
       count = count + 1
       over[count], marks[i] = KEYS[i + 1], '1'
     elseif not v or byte(v) ~= STAR then
@@ -84,7 +90,7 @@ local answers = { '', 0 }
 -- Leases that begin alone, on a free key. They have fences in a row, told by one end and the
 -- place of each.
 if asks > 0 then
-  local place, at, first, rest, passed = -1, releases + 2, nil, nil, nil
+  local place, at, first, rest, passed = -1, releases + 3, nil, nil, nil
   for i = releases + 1, releases + asks do
     place, at = place + 1, at + 2
     local key, body = KEYS[i + 1], ARGV[at]
@@ -105,114 +111,134 @@ if asks > 0 then
           first, newest, unsaved = last + 1, last + asks, true
           rest = format('%.0f', first)
         end
-        rest, answers[2] = '\n' .. rest .. '\n' .. now_text, first
+        rest = '\n' .. rest .. '\n' .. (first == now and '' or now_text) .. '\n' .. ARGV[4]
+        answers[2] = first
       end
       if call('SET', key, body .. rest, 'PX', ARGV[at + 1], 'NX') then marks[i] = '+' end
     end
   end
 end
 
+-- What the members before have left of a lock; false where it must be read again.
+local left_as
 for i = 1, members do
   if not marks[i] then
     local answer
     local key, v = KEYS[i + 1], values[i]
+    left_as = left_as or {}
+    if left_as[key] ~= nil then v = left_as[key] or pcall('GET', key) end
+    left_as[key] = false
     local op, id, ttl, option, record
     if i <= releases then
-      op, id = 'r', ARGV[i + 3]
-      -- To the next, if it wants the key alone and names no owner, as nearly all do. What is not as
-      -- expected is left to the general way.
-      local name = sub(key, 13)
-      local d, h, q = 'latchwork:d:' .. name, 'latchwork:h:' .. name, 'latchwork:q:' .. name
-      local known, line = pcall('HMGET', d, id, 'f'), pcall('LRANGE', q, 0, 1)
-      local next_id, behind = line[1], line[2]
-      if next_id and known[1] and find(known[1], '^[rc]\n%d+\n%d+\n%d+\nx') then
-        local expires = pcall('ZSCORE', h, id)
-        local waiting = call('HMGET', d, next_id, behind or next_id)
-        local stay, said, lasts, client =
-          match(waiting[1] or '', '^w\n0\n0\n(%d+)\n(x\n(%d+)\n(%x+)\n\n.*)$')
-        local own = client == ARGV[1] -- reads the answer: it need not be asked to claim
-        if
-          client
-          and type(expires) == 'string'
-          and expires + 0 > now
-          and now + lasts + GRACE <= (tonumber(sub(v, 2)) or 0)
-          and (own or call('EXISTS', 'latchwork:a:' .. client) == 1)
-        then
-          local fence = now_text
-          local last = newest or call('SET', KEYS[1], now_text, 'GET')
-          newest = now
-          if last and last + 0 >= now then
-            newest, unsaved = last + 1, true
-            fence = format('%.0f', newest)
+      op, id = 'r', ARGV[i + 4]
+      if v and sub(v, 2, 33) == id then
+        -- To the next, if it wants the key alone and names no owner, as nearly all do. What is not as
+        -- expected is left to the general way.
+        local name = sub(key, 13)
+        local d, q = 'latchwork:d:' .. name, 'latchwork:q:' .. name
+        local moment, began, lasted, before = match(v, '^%l(%d+)\n(%d+)\n(%d+)\n(%d+)\n', 34)
+        local line = moment and began + lasted > now and pcall('LRANGE', q, 0, 1)
+        local next_id, behind = line and line[1], line and line[2]
+        if next_id then
+          local waiting = pcall('HMGET', d, next_id, behind or next_id)
+          local stay, said, lasts, client =
+            match(waiting[1] or '', '^w\n0\n0\n(%d+)\n(x\n(%d+)\n(%x+)\n\n.*)$')
+          local own = client == ARGV[1] -- reads the answer: it need not be asked to claim
+          if
+            client
+            and now + lasts + GRACE <= moment + 0
+            and (own or call('EXISTS', 'latchwork:a:' .. client) == 1)
+          then
+            local fence = now_text
+            local last = newest or call('SET', KEYS[1], now_text, 'GET')
+            newest = now
+            if last and last + 0 >= now then
+              newest, unsaved = last + 1, true
+              fence = format('%.0f', newest)
+            end
+            if not own and lasts + 0 > WINDOW then lasts = format('%.0f', WINDOW) end
+            call('LPOP', q)
+            call('HDEL', d, next_id)
+            local begins = moment .. '\n' .. now_text .. '\n' .. lasts .. '\n' .. fence .. '\n' .. before
+            v = '*' .. next_id .. (own and 'c' or 'r') .. begins .. '\n' .. now_text .. '\n' .. said
+            call('SET', key, v, 'KEEPTTL')
+            left_as[key] = v
+            if not own then
+              call('PUBLISH', 'latchwork:c:' .. client, next_id .. ':' .. stay .. ':' .. fence .. ':' .. before)
+            end
+            -- Who stands behind must know when something ahead of it runs out.
+            local other = behind and match(waiting[2] or '', '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
+            if other ~= client then call('PUBLISH', 'latchwork:c:' .. other, behind .. lasts) end
+            answer = own and { 1, lasts + 0, next_id, fence, before } or 1
           end
-          local entry = fence .. '\n' .. known[2] .. '\n' .. now_text .. '\n' .. said
-          entry = (own and 'c\n' or 'r\n') .. entry
-          if not own and lasts + 0 > WINDOW then lasts = WINDOW end
-          call('LPOP', q)
-          call('ZADD', h, now + lasts, next_id)
-          call('ZREM', h, id)
-          call('HSET', d, next_id, entry, 'f', fence)
-          call('HDEL', d, id)
-          if not own then
-            call('PUBLISH', 'latchwork:c:' .. client, next_id .. ':' .. stay .. ':' .. fence .. ':' .. known[2])
-          end
-          -- Who stands behind must know when something ahead of it runs out.
-          local other = behind and match(waiting[2] or '', '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
-          if other ~= client then call('PUBLISH', 'latchwork:c:' .. other, behind .. lasts) end
-          answer = own and { 1, lasts + 0, next_id, fence, known[2] } or 1
+        elseif line and not line.err then
+          call('DEL', key, d)
+          answer = 1
         end
       end
     elseif i <= releases + asks then
-      local body = ARGV[i * 2 - releases + 2]
-      op, ttl, v = 'a', ARGV[i * 2 - releases + 3], v or pcall('GET', key)
-      id, option, record = sub(body, 1, 32), sub(body, 33, 33), sub(body, 36)
+      local body = ARGV[i * 2 - releases + 3]
+      op, ttl, v = 'a', ARGV[i * 2 - releases + 4], v or pcall('GET', key)
+      id, option = sub(body, 1, 32), sub(body, 33, 33)
+      local wants, owner, note = match(body, '^(.\n%d+\n)([^\n]*)\n(.*)$', 36)
+      record = wants .. ARGV[1] .. '\n' .. owner .. '\n' .. ARGV[4] .. '\n' .. note
       -- Behind somebody who holds, one who wants it alone and names no owner can but wait.
       if
         type(v) == 'string'
         and byte(v) == STAR
         and option ~= 'n'
-        and now + GRACE <= (tonumber(sub(v, 2)) or 0)
+        and sub(v, 2, 33) ~= id
         and find(record, '^x\n%d+\n%x+\n\n')
       then
         local name = sub(key, 13)
-        local soonest = pcall('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
-        local entry = 'w\n0\n0\n' .. now_text .. '\n' .. record
-        if soonest and soonest + 0 > now and pcall('HSETNX', 'latchwork:d:' .. name, id, entry) == 1 then
-          local length = pcall('RPUSH', 'latchwork:q:' .. name, id)
+        local d, q = 'latchwork:d:' .. name, 'latchwork:q:' .. name
+        local moment, began, lasts = match(v, '^(%d+)\n(%d+)\n(%d+)\n', 35)
+        local ahead = moment and began + lasts - now
+        if not moment then
+          local soonest = pcall('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
+          moment, ahead = sub(v, 2), soonest and soonest - now
+        end
+        if
+          ahead
+          and ahead > 0
+          and now + GRACE <= (tonumber(moment) or 0)
+          and pcall('HSETNX', d, id, 'w\n0\n0\n' .. now_text .. '\n' .. record) == 1
+        then
+          local length = pcall('RPUSH', q, id)
           if type(length) == 'table' then
-            call('HDEL', 'latchwork:d:' .. name, id)
+            call('HDEL', d, id)
             answer = { '!', length.err }
           else
             if length == 1 then
-              call('PEXPIREAT', 'latchwork:q:' .. name, format('%.0f', math.ceil(sub(v, 2) / 1000)))
+              local over = format('%.0f', math.ceil(moment / 1000))
+              call('PEXPIREAT', q, over)
+              call('PEXPIREAT', d, over)
             end
-            if not beaten then call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE) end
-            beaten, answer = true, { 2, soonest - now, now }
+            -- Whoever waits already has the process look, and say that it lives, once a second.
+            if not beaten and option ~= 'q' then
+              call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE)
+              beaten = true
+            end
+            answer, left_as[key] = { 2, ahead, now }, v
           end
         end
       end
     else
-      local at = i * 5 - releases * 4 - asks * 3 - 1
+      local at = i * 5 - releases * 4 - asks * 3
       op, id, ttl, option, record = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
       v = pcall('GET', key)
       if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then
         call('PEXPIRE', key, ttl)
         answer = 1
-      elseif op == 'c' and type(v) == 'string' and byte(v) == STAR then
+      elseif op == 'c' and type(v) == 'string' and sub(v, 1, 34) == '*' .. id .. 'r' then
         -- A turn that was handed on just so.
-        local name = sub(key, 13)
-        local entry = pcall('HGET', 'latchwork:d:' .. name, id)
-        local fence, before, lasts =
-          match(type(entry) == 'string' and entry or '', '^r\n(%d+)\n(%d+)\n%d+\nx\n(%d+)\n')
-        local expires = lasts and pcall('ZSCORE', 'latchwork:h:' .. name, id)
-        if
-          type(expires) == 'string'
-          and expires + 0 > now
-          and now + lasts + GRACE <= (tonumber(sub(v, 2)) or 0)
-        then
-          call('ZADD', 'latchwork:h:' .. name, now + lasts, id)
-          call('HSET', 'latchwork:d:' .. name, id, 'c' .. sub(entry, 2))
-          local waits = call('EXISTS', 'latchwork:q:' .. name) == 1
+        local moment, began, lasted, known, fence, before, lasts =
+          match(v, '^(%d+)\n(%d+)\n(%d+)(\n(%d+)\n(%d+)\n%d+\nx\n(%d+)\n.*)$', 35)
+        if lasts and began + lasted > now and now + lasts + GRACE <= moment + 0 then
+          v = '*' .. id .. 'c' .. moment .. '\n' .. now_text .. '\n' .. lasts .. known
+          call('SET', key, v, 'KEEPTTL')
+          left_as[key] = v
+          local waits = call('EXISTS', 'latchwork:q:' .. sub(key, 13)) == 1
           answer = { { 1, fence + 0, before + 0, 1, 1 }, waits and lasts + 0 or -1 }
         end
       end
@@ -245,8 +271,10 @@ for i = 1, members do
           end,
           -- The entry of whoever holds a lean lock.
           lean = function(v)
-            local place, record, first, since = match(v, '^(%d%d)(.*)\n(%d+)\n(%d+)$', 34)
-            return f.entry('c', f.text(first + place), '0', since, record)
+            local place, wants, owner, note, first, since, process =
+              match(v, '^(%d%d)(.\n%d+\n)([^\n]*)\n([^\n]*)\n(%d+)\n(%d*)\n(.*)$', 34)
+            local record = wants .. '0\n' .. owner .. '\n' .. process .. '\n' .. note
+            return f.entry('c', f.text(first + place), '0', since == '' and first or since, record)
           end,
           -- state, fence, before, since, record
           read = function(e) return match(e, '^(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$') end,
@@ -280,10 +308,27 @@ for i = 1, members do
             call('HDEL', s.d, id)
           end,
 
+          -- Id, entry, fence, when it runs out and MOMENT of a lone holder.
+          lone = function(v)
+            local state, moment, began, lasts, rest, fence =
+              match(v, '^(%l)(%d+)\n(%d+)\n(%d+)\n((%d+)\n.*)$', 34)
+            return sub(v, 2, 33), state .. '\n' .. rest, fence, began + lasts, moment + 0
+          end,
+
           -- Brings the key in hand into the full layout.
           spread = function(v)
             if v and byte(v) == STAR then
-              s.garbage = tonumber(sub(v, 2))
+              if #v < 34 then
+                s.garbage = tonumber(sub(v, 2))
+                return
+              end
+              local id, e, fence, expires, moment = f.lone(v)
+              s.garbage = moment
+              -- The mark last: what is foreign among these stops it before.
+              call('HSET', s.d, id, e, 'f', fence)
+              call('ZADD', s.h, f.text(expires), id)
+              for _, key in ipairs({ s.d, s.h }) do call('PEXPIREAT', key, f.ms(moment)) end
+              call('SET', s.k, '*' .. f.text(moment), 'KEEPTTL')
               return
             end
             s.garbage = 0
@@ -295,8 +340,21 @@ for i = 1, members do
             end
           end,
 
+          -- Leaves as little as will do.
           settle = function()
-            if call('EXISTS', s.h, s.q) == 0 then call('DEL', s.k, s.h, s.q, s.d) end
+            local held = call('ZRANGE', s.h, 0, 1, 'WITHSCORES')
+            local id, expires = held[1], held[2]
+            if not id then
+              if call('EXISTS', s.q) == 0 then call('DEL', s.k, s.d) end
+            elseif not held[3] then
+              local state, fence, before, since, record = f.get(id)
+              if byte(record) ~= EXCLUSIVE then return end
+              local begins = f.text(s.garbage) .. '\n' .. s.now_text .. '\n' .. f.text(expires - s.now)
+              local known = fence .. '\n' .. before .. '\n' .. since .. '\n' .. record
+              call('SET', s.k, '*' .. id .. state .. begins .. '\n' .. known, 'KEEPTTL')
+              call('DEL', s.h)
+              call('HDEL', s.d, id, 'f')
+            end
           end,
 
           soonest = function()
@@ -430,6 +488,12 @@ for i = 1, members do
               if not waits and (owner == '' or owner ~= name) then
                 return { 0, call('PTTL', s.k) * 1000, e }
               end
+            elseif v and #v > 33 and option == 'n' and owner == '' then
+              -- Who neither holds nor waits is refused.
+              local holder, e, _, expires = f.lone(v)
+              if holder ~= id and expires > s.now and call('HEXISTS', s.d, id) == 0 then
+                return { 0, expires - s.now, e }
+              end
             end
             f.spread(v)
             f.expire()
@@ -503,6 +567,10 @@ for i = 1, members do
             if v and byte(v) ~= STAR then
               holders = { call('PTTL', s.k) * 1000, f.lean(v) }
             elseif v then
+              if #v > 33 then
+                local _, e, _, expires = f.lone(v)
+                if expires > s.now then holders = { expires - s.now, e } end
+              end
               local found = call('ZRANGEBYSCORE', s.h, '(' .. s.now_text, '+inf', 'WITHSCORES')
               for i = 1, #found, 2 do
                 holders[i] = tonumber(found[i + 1]) - s.now

@@ -33,8 +33,10 @@
 
 mod batch;
 mod config;
+mod connection;
 mod error;
 mod provider;
+mod pump;
 mod record;
 mod release;
 mod scripts;

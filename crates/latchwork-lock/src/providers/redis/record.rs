@@ -43,29 +43,31 @@ impl Asker {
         Asker { mode: request.mode, owner: request.owner.clone(), note: request.note.clone() }
     }
 
-    /// Writes the record whose parts the script's head names; the ttl in milliseconds.
-    pub(super) fn write(&self, out: &mut Vec<u8>, ttl: u64, client: &str) {
-        let mode = match self.mode {
-            Mode::Exclusive => "x",
-            Mode::Shared => "s",
-        };
-        let owner = self.owner.as_ref().map_or("", Owner::as_str);
+    /// Writes what the script calls an asker; the ttl in milliseconds.
+    pub(super) fn write(&self, out: &mut Vec<u8>, ttl: u64) {
         let note = self.note.as_deref().unwrap_or_default();
-        let ttl = ttl.to_string();
+        self.write_parts(out, ttl, &[self.owner(), "\n", note]);
+    }
+
+    /// Writes what the script calls a record.
+    pub(super) fn write_record(&self, out: &mut Vec<u8>, ttl: u64, client: &str) {
+        let (process, note) = (crate::process_label(), self.note.as_deref().unwrap_or_default());
+        self.write_parts(out, ttl, &[client, "\n", self.owner(), "\n", process, "\n", note]);
+    }
+
+    fn owner(&self) -> &str {
+        self.owner.as_ref().map_or("", Owner::as_str)
+    }
+
+    fn write_parts(&self, out: &mut Vec<u8>, ttl: u64, parts: &[&str]) {
+        out.extend_from_slice(match self.mode {
+            Mode::Exclusive => b"x\n",
+            Mode::Shared => b"s\n",
+        });
+        out.extend_from_slice(ttl.to_string().as_bytes());
         // As microseconds.
-        for part in [
-            mode,
-            "\n",
-            &ttl,
-            "000\n",
-            client,
-            "\n",
-            owner,
-            "\n",
-            crate::process_label(),
-            "\n",
-            note,
-        ] {
+        out.extend_from_slice(b"000\n");
+        for part in parts {
             out.extend_from_slice(part.as_bytes());
         }
     }

@@ -73,7 +73,7 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
         size += 64 + member.key.as_str().len() + member.option.len();
         size += member.asker.as_ref().map_or(0, |_| 128);
     }
-    let mut command = Cmd::with_capacity(6 + 6 * members.len(), size);
+    let mut command = Cmd::with_capacity(8 + 6 * members.len(), size);
     command.arg("EVALSHA").arg(hash).arg(members.len() + 1).arg(FENCE);
     let mut body = Vec::with_capacity(256);
     for member in members {
@@ -82,7 +82,7 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
         body.extend_from_slice(member.key.as_str().as_bytes());
         command.arg(&body[..]);
     }
-    command.arg(client).arg(counts[0]).arg(counts[1]);
+    command.arg(client).arg(counts[0]).arg(counts[1]).arg(crate::process_label());
     let mut place = 0;
     for member in members {
         let id = record::hex(member.id);
@@ -93,7 +93,7 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
                 body.extend_from_slice(&id);
                 body.extend([how, b'0' + place / 10, b'0' + place % 10]);
                 if let Some(asker) = &member.asker {
-                    asker.write(&mut body, member.ttl, client);
+                    asker.write(&mut body, member.ttl);
                 }
                 place += 1;
                 command.arg(&body[..]).arg(member.ttl)
@@ -101,7 +101,7 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
             other => {
                 body.clear();
                 match &member.asker {
-                    Some(asker) => asker.write(&mut body, member.ttl, client),
+                    Some(asker) => asker.write_record(&mut body, member.ttl, client),
                     None => body.extend_from_slice(crate::process_label().as_bytes()),
                 }
                 let command = command.arg(other.letter()).arg(&id[..]).arg(member.ttl);

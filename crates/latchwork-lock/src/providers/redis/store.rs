@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::batch::{Answer, Job, LARGEST, Lanes, Line, Member, Reply};
+use super::batch::{Answer, Job, Lanes, Member, Reply};
+use super::connection::Line;
+use super::pump::LARGEST;
 use super::record::Asker;
 use super::release::{Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};

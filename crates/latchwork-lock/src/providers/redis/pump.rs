@@ -1,0 +1,388 @@
+//! What gathers the requests of a lane into messages.
+//!
+//! Among few nobody waits for company. In a crowd a message goes out at once when none is under way; one
+//! more when a good part of the crowd is there for it; and then the rest waits for an answer. So the
+//! server has one to work at while the client sees to those who were answered, and what a message
+//! costs by itself, which is more than a member of it does, is shared by many.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use redis::{ErrorKind, RedisError, Value};
+
+use super::batch::{Answer, Job, Member, Reply};
+use super::connection::Line;
+use super::{error, scripts};
+use crate::{Error, Result};
+
+/// The most members of one message: others must not wait long for it inside the server.
+pub(super) const LARGEST: usize = 100;
+const _: () = assert!(LARGEST <= 100, "the script counts on two digits");
+
+/// How many messages of a few may be under way.
+const UNDER_WAY: usize = 6;
+
+/// How many members may be under way for one more to be sent by whoever asks.
+const FEW: usize = 4;
+
+/// How many who ask at a time are a crowd.
+const CROWD: usize = 8;
+
+/// Which part of a crowd must be there for a second message.
+const PART: usize = 4;
+
+pub(super) const DURING: &str = "asking the server";
+
+/// What those share who send on one lane.
+pub(super) struct Way {
+    pub(super) line: Arc<Line>,
+    pub(super) client: Arc<str>,
+    waiting: Mutex<Waiting>,
+    /// How many members are under way.
+    asked: AtomicUsize,
+    /// How many jobs were put and are not answered. Whoever sends its own message would overtake
+    /// those of them that the pump has in hand, and a release must not overtake its request.
+    queued: AtomicUsize,
+    /// How many of those there were at a time, lately.
+    crowd: AtomicUsize,
+}
+
+/// What is to be sent.
+#[derive(Default)]
+struct Waiting {
+    jobs: Vec<Job>,
+    /// Who is to be woken with so many of them.
+    pump: Option<(usize, Waker)>,
+    /// Nothing more is taken.
+    over: bool,
+}
+
+impl Way {
+    pub(super) fn new(line: Arc<Line>, client: Arc<str>) -> Self {
+        Way {
+            line,
+            client,
+            waiting: Mutex::default(),
+            asked: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
+            crowd: AtomicUsize::new(0),
+        }
+    }
+
+    /// Gives the job back if nobody will send it.
+    pub(super) fn put(&self, job: Job) -> Option<Job> {
+        let mut waiting = self.waiting.lock();
+        if waiting.over {
+            return Some(job);
+        }
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        waiting.jobs.push(job);
+        let count = waiting.jobs.len();
+        let pump = waiting.pump.take_if(|(enough, _)| count >= *enough);
+        drop(waiting);
+        if let Some((_, pump)) = pump {
+            pump.wake();
+        }
+        None
+    }
+
+    /// Leave to send a message by oneself, when next to nothing is under way.
+    pub(super) fn alone(self: &Arc<Self>) -> Option<Asked> {
+        let quiet = self.queued.load(Ordering::Relaxed) == 0
+            && self.asked.load(Ordering::Relaxed) < FEW
+            && !self.is_crowded();
+        quiet.then(|| self.asked(1))
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.waiting.lock().over
+    }
+
+    /// Nothing more is taken; what is there is still sent.
+    pub(super) fn end(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.over = true;
+        let pump = waiting.pump.take();
+        drop(waiting);
+        if let Some((_, pump)) = pump {
+            pump.wake();
+        }
+    }
+
+    /// Sends what is put, until nothing more is taken.
+    pub(super) async fn pump(self: Arc<Self>) {
+        let _rest = Rest(&self);
+        let mut under_way = FuturesUnordered::new();
+        loop {
+            let go_on = poll_fn(|cx| {
+                while let Poll::Ready(Some(())) = under_way.poll_next_unpin(cx) {}
+                self.poll_enough(self.enough(under_way.len()), cx)
+            });
+            if !go_on.await {
+                break;
+            }
+            // Those who were answered together ask again together: let them all come.
+            if under_way.is_empty() && self.is_crowded() {
+                tokio::task::yield_now().await;
+            }
+            let (members, replies) = self.take();
+            if !members.is_empty() {
+                under_way.push(send(&self, members, replies));
+            }
+        }
+        while under_way.next().await.is_some() {}
+    }
+
+    /// How many must be there for one more message.
+    fn enough(&self, messages: usize) -> usize {
+        let most = if self.is_crowded() { 2 } else { UNDER_WAY };
+        match messages {
+            0 => 1,
+            messages if messages >= most => usize::MAX,
+            _ => (self.crowd.load(Ordering::Relaxed) / PART).clamp(1, LARGEST),
+        }
+    }
+
+    /// Whether that many are there, or false when none will come.
+    fn poll_enough(&self, enough: usize, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut waiting = self.waiting.lock();
+        if waiting.jobs.len() >= enough {
+            return Poll::Ready(true);
+        }
+        if waiting.over && waiting.jobs.is_empty() {
+            return Poll::Ready(false);
+        }
+        waiting.pump = Some((enough, cx.waker().clone()));
+        Poll::Pending
+    }
+
+    /// What goes into the next message.
+    fn take(&self) -> (Vec<Member>, Vec<Reply>) {
+        let mut jobs = {
+            let mut waiting = self.waiting.lock();
+            let count = waiting.jobs.len().min(LARGEST);
+            let rest = waiting.jobs.split_off(count);
+            std::mem::replace(&mut waiting.jobs, rest)
+        };
+        self.count_the_crowd();
+        let came = jobs.len();
+        jobs.retain(|job| job.reply.is_wanted());
+        self.queued.fetch_sub(came - jobs.len(), Ordering::Relaxed);
+        jobs.sort_by_key(|job| job.member.operation.section());
+        jobs.into_iter().map(|job| (job.member, job.reply)).unzip()
+    }
+
+    /// What is under way does not tell whether many ask at a time: between two messages there is
+    /// nothing. So what was seen is forgotten little by little.
+    fn count_the_crowd(&self) {
+        let before = self.crowd.load(Ordering::Relaxed);
+        let now = self.queued.load(Ordering::Relaxed);
+        self.crowd.store(now.max(before - before.div_ceil(16)), Ordering::Relaxed);
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.crowd.load(Ordering::Relaxed) >= CROWD
+    }
+
+    fn asked(self: &Arc<Self>, members: usize) -> Asked {
+        self.asked.fetch_add(members, Ordering::Relaxed);
+        Asked(self.clone(), members)
+    }
+
+    /// Sends one message, and gives an answer for each member.
+    async fn exchange(&self, members: &[Member]) -> Result<Vec<Result<Answer>>, Failure> {
+        let mut again = false;
+        let answers = loop {
+            let hash = self.line.script();
+            let command = scripts::call(&hash, &self.client, members);
+            match self.line.send(&command).await {
+                Ok(answer) => break scripts::answers(answer, members).ok_or(Failure(None))?,
+                // A restart forgot the script. Nothing was done.
+                Err(failure) if is_unknown_script(&failure) => {
+                    self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
+                }
+                // The server may be back already. All can be asked again: the token tells.
+                Err(failure) if failure.is_connection_dropped() && !again => again = true,
+                Err(failure) => return Err(Failure(Some(failure))),
+            }
+        };
+        let mut told = Vec::with_capacity(answers.len());
+        for value in answers {
+            told.push(match said_wrong(&value) {
+                None => Ok(Answer { value, again }),
+                Some(said) => {
+                    if said.contains("READONLY") {
+                        self.line.forget().await;
+                    }
+                    Err(error::script(DURING, &said))
+                }
+            });
+        }
+        Ok(told)
+    }
+}
+
+/// What is left when the pump has ended, or its runtime has: it is dropped, and so everybody is told.
+struct Rest<'a>(&'a Way);
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting.lock();
+        waiting.over = true;
+        let jobs = std::mem::take(&mut waiting.jobs);
+        drop(waiting);
+        drop(jobs);
+    }
+}
+
+/// Members that are under way, as long as this lives.
+pub(super) struct Asked(Arc<Way>, usize);
+
+impl Asked {
+    /// Sends a message for one.
+    pub(super) async fn ask(self, during: &'static str, member: Member) -> Result<Answer> {
+        let mut answers = self.0.exchange(std::slice::from_ref(&member)).await;
+        let answer = answers.as_mut().map_err(|failure| failure.told())?.pop();
+        answer.unwrap_or_else(|| Err(error::unreadable(during)))
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.0.asked.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// Sends one message and gives everybody an answer.
+async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
+    let _asked = way.asked(members.len());
+    let crowd = replies.len() >= CROWD;
+    let answers = way.exchange(&members).await;
+    way.queued.fetch_sub(members.len(), Ordering::Relaxed);
+    match answers {
+        Ok(answers) => {
+            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
+        }
+        Err(failure) => {
+            replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()), crowd));
+        }
+    }
+}
+
+/// What concerns all members of a message: the driver's error, or an answer that is none.
+struct Failure(Option<RedisError>);
+
+impl Failure {
+    fn told(&self) -> Error {
+        match &self.0 {
+            Some(failure) => error::driver(DURING, failure.clone()),
+            None => error::unreadable(DURING),
+        }
+    }
+}
+
+/// What the script says went wrong with one member.
+fn said_wrong(value: &Value) -> Option<String> {
+    match value.as_sequence()? {
+        [Value::BulkString(mark), Value::BulkString(said)] if mark == b"!" => {
+            Some(String::from_utf8_lossy(said).into())
+        }
+        _ => None,
+    }
+}
+
+fn is_unknown_script(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(redis::ServerErrorKind::NoScript)
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Client;
+
+    use super::*;
+    use crate::providers::redis::scripts::Operation;
+    use crate::providers::redis::store::member;
+    use crate::providers::redis::tell;
+
+    fn way() -> Arc<Way> {
+        let client = Client::open("redis://localhost").expect("an address");
+        Arc::new(Way::new(Arc::new(Line::new(client, None)), "somebody".into()))
+    }
+
+    fn job() -> (Job, tell::Told) {
+        let key = crate::Key::try_from("job".to_owned()).expect("a key");
+        let (tell, told) = tell::channel();
+        let member = member(Operation::IsHeld, &key, 1);
+        (Job { member, reply: Reply::Tell(tell) }, told)
+    }
+
+    #[test]
+    fn among_few_nobody_waits_for_company() {
+        let way = way();
+        for messages in 0..UNDER_WAY {
+            assert_eq!(way.enough(messages), 1, "{messages} under way");
+        }
+        assert_eq!(way.enough(UNDER_WAY), usize::MAX);
+        assert!(way.alone().is_some());
+    }
+
+    #[test]
+    fn in_a_crowd_a_second_message_waits_for_a_part_of_it() {
+        let way = way();
+        let told: Vec<_> = (0..64)
+            .map(|_| {
+                let (job, told) = job();
+                assert!(way.put(job).is_none());
+                told
+            })
+            .collect();
+        assert!(way.alone().is_none(), "it would overtake what was put");
+        assert_eq!(way.take().0.len(), told.len());
+        assert_eq!(way.enough(0), 1, "nobody waits for nothing");
+        assert_eq!(way.enough(1), 64 / PART);
+        assert_eq!(way.enough(2), usize::MAX);
+    }
+
+    #[test]
+    fn a_crowd_is_forgotten() {
+        let way = way();
+        way.crowd.store(1_000, Ordering::Relaxed);
+        for _ in 0..200 {
+            let (job, told) = job();
+            way.put(job);
+            drop(told);
+            assert!(way.take().0.is_empty(), "nobody wants to know");
+        }
+        assert_eq!(way.crowd.load(Ordering::Relaxed), 1);
+        assert!(!way.is_crowded());
+    }
+
+    #[test]
+    fn a_message_has_no_more_than_the_script_can_count() {
+        let way = way();
+        let _told: Vec<_> = (0..LARGEST + 5)
+            .map(|_| {
+                let (job, told) = job();
+                way.put(job);
+                told
+            })
+            .collect();
+        assert_eq!(way.take().0.len(), LARGEST);
+        assert_eq!(way.take().0.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn whoever_is_left_over_is_told() {
+        let way = way();
+        let (first, told) = job();
+        assert!(way.put(first).is_none());
+        drop(Rest(&way));
+        assert!(way.put(job().0).is_some(), "nobody would send it");
+        assert!(told.await.is_none(), "no answer will come");
+    }
+}
