@@ -56,8 +56,8 @@ struct Inner {
 struct Job {
     key: Key,
     operation: TxnOp,
-    /// Until when it may be sent.
-    by: Moment,
+    /// Until when it may be sent, where it is for somebody who may have gone; else it is sent anyway.
+    by: Option<Moment>,
     tell: oneshot::Sender<Told>,
 }
 
@@ -88,14 +88,15 @@ impl Default for Batch {
 
 impl Link {
     /// Puts an operation on one key to the server, in a message that it shares where many ask, and
-    /// that is sent by then.
+    /// that is sent by then, where that is said.
     ///
-    /// Dropped, it is asked nevertheless, like anything that was sent.
+    /// Dropped before it was sent, one with such a time is not asked: the release that follows might
+    /// overtake it. All else goes on.
     pub(super) async fn share(
         self: &Arc<Self>,
         clock: &Arc<dyn Clock>,
         key: &Key,
-        by: Moment,
+        by: Option<Moment>,
         operation: impl FnOnce() -> TxnOp,
     ) -> Way {
         let lane = self.lane();
@@ -191,7 +192,10 @@ async fn send(place: &Place, jobs: Vec<Job>) {
     let now = place.clock.now();
     let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
     for Job { operation, by, tell, .. } in jobs {
-        if now > by {
+        if by.is_some() && tell.is_closed() {
+            continue;
+        }
+        if by.is_some_and(|by| now > by) {
             let _ = tell.send(Told::Apart);
         } else {
             operations.push(operation);

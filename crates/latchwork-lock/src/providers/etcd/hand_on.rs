@@ -21,7 +21,7 @@ use super::release::CutShort;
 use super::ride::Rider;
 use super::store::{Store, revision};
 use crate::rules::Id;
-use crate::{Error, Fence, Grant, Key, Mode, Moment, Result};
+use crate::{Error, Fence, Grant, Key, Mode, Result};
 
 impl Store {
     /// Ends a lease, or leaves the queue. True when it was held.
@@ -103,7 +103,7 @@ impl Store {
         }
         let name = self.names.entry(key.as_str(), Part::Hold, mode, id);
         let own = || TxnOp::delete(name.clone(), None);
-        match self.link.share(&self.clock, key, Moment::NEVER, own).await {
+        match self.link.share(&self.clock, key, None, own).await {
             Way::Together(done, _) => Ok(has_deleted(&done)),
             Way::Lost => Err(Wrong::lost(during)),
             Way::Alone(place) => {

@@ -186,7 +186,7 @@ impl Store {
             let txn = Txn::new().when(free.clone()).and_then(then).or_else(otherwise.clone());
             let by = lease.serves_until(party.ttl);
             let own = || TxnOp::txn(txn.clone());
-            let way = self.link.share(&self.clock, &party.key, by, own).await;
+            let way = self.link.share(&self.clock, &party.key, Some(by), own).await;
             if matches!(way, Way::Alone(None)) && self.clock.now() > by {
                 continue; // it has waited for too long
             }
