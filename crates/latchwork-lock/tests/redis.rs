@@ -39,7 +39,7 @@ fn main() {
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
             a_release_from_elsewhere_does_not_overtake_its_request,
             a_lease_ends_once,
-            nothing_is_left_of_a_key, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
+            nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only,
             foreign_data_beside_a_key_harms_that_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,

@@ -181,6 +181,55 @@ pub(crate) async fn nothing_is_left_of_a_key() {
     .await;
 }
 
+/// The lone holder of a key that others wait for was stored as those are who share a key.
+pub(crate) async fn a_lock_of_the_layout_before_is_read() {
+    let server = Server::start(&[]);
+    let (address, tells) =
+        (server.address(), |words: &[&str]| tell::<()>(&server.address(), words));
+    let (locks, others) = (locks(&address).await, locks(&address).await);
+    for step in ["release", "ask", "inspect", "break"] {
+        let guard = locks.lock("key").acquire().await.expect("a free key");
+        let first = waiter(&locks, "key");
+        waiting(&locks, "key", 1).await;
+        let lone: String = tell(&address, &["GET", "latchwork:k:lock/key"]);
+        let (id, state, rest) = (&lone[1..33], &lone[33..34], &lone[34..]);
+        let parts: Vec<&str> = rest.splitn(4, '\n').collect();
+        let number = |at: usize| parts[at].parse::<u64>().expect("a number");
+        let over = (number(0) / 1_000).to_string();
+        let fence = guard.fence().to_string();
+        let h = "latchwork:h:lock/key";
+        tells(&["ZADD", h, &(number(1) + number(2)).to_string(), id]);
+        tells(&["PEXPIREAT", h, &over]);
+        let entry = format!("{state}\n{}", parts[3]);
+        tells(&["HSET", "latchwork:d:lock/key", id, &entry, "f", &fence]);
+        tells(&["SET", "latchwork:k:lock/key", &format!("*{}", parts[0]), "KEEPTTL"]);
+        let mut more = None;
+        match step {
+            "ask" => {
+                more = Some(waiter(&others, "key"));
+                waiting(&others, "key", 2).await;
+                assert!(others.lock("key").try_acquire().await.expect("it answers").is_none());
+            }
+            "inspect" => {
+                let seen = others.inspect("key").await.expect("it answers");
+                assert_eq!(seen.holders[0].fence, guard.fence());
+                assert_eq!(seen.holders.len() + seen.waiters.len(), 2, "{seen:?}");
+            }
+            "break" => assert_eq!(others.break_lock("key").await.expect("it answers").len(), 1),
+            _ => {}
+        }
+        assert_eq!(guard.release().await.is_ok(), step != "break");
+        let first = first.await.expect("no panic");
+        assert_eq!(first.previous_fence().map(|fence| fence.to_string()), Some(fence));
+        first.release().await.expect("held");
+        if let Some(more) = more {
+            more.await.expect("no panic").release().await.expect("held");
+        }
+        let left: Vec<String> = tell(&address, &["KEYS", "latchwork:[khqd]:*"]);
+        assert!(left.is_empty(), "{step}: {left:?}");
+    }
+}
+
 /// Every key but the fence has a ttl, in every layout.
 pub(crate) async fn what_is_left_of_the_dead_goes_away() {
     let server = Server::start(&[]);
