@@ -92,8 +92,8 @@ macro_rules! now {
 }
 
 /// Takes a key that has a row and that nobody uses. The insert id tells what was found: a fence; 1
-/// for a key that is in use, 2 if a writer holds it; 0 for one without a row. `previous` comes first, since a server
-/// may set columns one after the other.
+/// for a key that is in use, 2 if a writer holds it; 0 for one without a row. `previous` comes
+/// first, since a server may set columns one after the other.
 ///
 /// Values: id, shared, owner, note, process, client, ttl, ttl, name.
 pub(super) const TAKE: &str = concat!(
