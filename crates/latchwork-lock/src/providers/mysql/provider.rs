@@ -64,7 +64,8 @@ impl MySqlLockProvider {
     /// Uses the caller's own pool.
     ///
     /// Its connections may then belong to the provider's own runtime, which lives as long as
-    /// the process. Autocommit must be on; the isolation level is the pool's own affair.
+    /// the process. One that serves the provider goes back after some jobs in a row, or when there
+    /// is none for a moment. Autocommit must be on; the isolation level is the pool's own affair.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
