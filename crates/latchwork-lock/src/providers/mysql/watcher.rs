@@ -139,7 +139,8 @@ impl Seen {
         let most = (tick / 2).clamp(SHORTEST, LONGEST);
         let quiet = (now.since(self.changed_at) / 4).clamp(SHORTEST, most);
         let ahead = self.places.iter().map(|(_, ahead)| *ahead).min().unwrap_or(0);
-        quiet.saturating_mul(ahead.saturating_add(1)).min(LONGEST)
+        // Within a process a key goes on much sooner than anybody looks.
+        (quiet + (quiet / 4).saturating_mul(ahead)).min(LONGEST)
     }
 }
 
