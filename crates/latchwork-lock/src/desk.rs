@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::select;
@@ -13,12 +13,17 @@ use tokio::sync::Notify;
 
 use crate::handed::{Found, Handed};
 use crate::rules::Id;
-use crate::{Clock, Grant, Key, Moment};
+use crate::{AcquireRequest, Clock, Grant, Key, Mode, Moment};
+
+/// The turn of one that does not wait.
+const NONE: u64 = u64::MAX;
 
 /// Where waiters sign in.
 #[derive(Default)]
 pub(crate) struct Desk {
     seats: Mutex<HashMap<Id, Arc<Call>>>,
+    /// How many have come to wait so far.
+    turns: AtomicU64,
     /// Rung when the first one comes, and when something may have been missed.
     pub(crate) bell: Notify,
     /// Whether the watcher sleeps until it is rung for.
@@ -30,8 +35,12 @@ struct Call {
     bell: Notify,
     called: AtomicBool,
     handed: Handed,
-    /// False while it asks for the first time: it may never have to wait.
-    waits: AtomicBool,
+    /// Whether somebody here is about to hand it the key: it will be told.
+    in_hand: AtomicBool,
+    /// The how manieth it was to wait; none while it asks for the first time: it may never have to.
+    turn: AtomicU64,
+    /// The ttl of one that wants the key alone, and says nothing about itself.
+    plain: Option<Duration>,
     /// When something ahead runs out.
     due: Mutex<Moment>,
     tick: Duration,
@@ -55,15 +64,19 @@ pub(crate) struct Standing<K> {
 
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed.
-    pub(crate) fn join(self: &Arc<Self>, key: &Key, id: Id, tick: Duration) -> Seat {
+    pub(crate) fn join(self: &Arc<Self>, request: &AcquireRequest, id: Id) -> Seat {
+        let AcquireRequest { mode, owner, note, ttl, .. } = request;
+        let is_plain = *mode == Mode::Exclusive && owner.is_none() && note.is_none();
         let call = Arc::new(Call {
-            key: key.clone(),
+            key: request.key.clone(),
             bell: Notify::new(),
             called: AtomicBool::new(false),
             handed: Handed::default(),
-            waits: AtomicBool::new(false),
+            in_hand: AtomicBool::new(false),
+            turn: AtomicU64::new(NONE),
+            plain: is_plain.then_some(*ttl),
             due: Mutex::new(Moment::NEVER),
-            tick,
+            tick: request.retry_interval,
         });
         self.seats.lock().insert(id, call.clone());
         Seat { desk: self.clone(), id, call }
@@ -73,7 +86,18 @@ impl Desk {
     pub(crate) fn queued(&self, id: Id) {
         if let Some(call) = self.seats.lock().get(&id) {
             call.handed.waits();
-            call.waits.store(true, Ordering::Release);
+            if !call.waits() {
+                let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+                call.turn.store(turn, Ordering::Release);
+            }
+        }
+    }
+
+    /// Somebody is about to hand the key to this one, or could not. Meanwhile a look may show that
+    /// it is no longer in the queue, which is no reason for it to ask.
+    pub(crate) fn set_in_hand(&self, id: Id, in_hand: bool) {
+        if let Some(call) = self.seats.lock().get(&id) {
+            call.in_hand.store(in_hand, Ordering::Release);
         }
     }
 
@@ -81,6 +105,7 @@ impl Desk {
     pub(crate) fn deliver(&self, id: Id, grant: Grant, now: Moment) {
         let Some(call) = self.seats.lock().get(&id).cloned() else { return };
         call.handed.put(grant, now);
+        call.in_hand.store(false, Ordering::Release);
         call.wake();
     }
 
@@ -136,7 +161,9 @@ impl Desk {
         }
         // Only those who were there before the look: it cannot know of who came since.
         for id in asked.iter().filter(|id| !named.contains(id)) {
-            if let Some(call) = seats.get(id) {
+            if let Some(call) = seats.get(id)
+                && !call.in_hand.load(Ordering::Acquire)
+            {
                 call.wake();
             }
         }
@@ -146,6 +173,20 @@ impl Desk {
     pub(crate) fn seated(&self) -> Vec<Id> {
         let seats = self.seats.lock();
         seats.iter().filter(|seat| seat.1.waits()).map(|seat| *seat.0).collect()
+    }
+
+    /// Whether this one waits here.
+    pub(crate) fn waits(&self, id: Id) -> bool {
+        self.seats.lock().get(&id).is_some_and(|call| call.waits())
+    }
+
+    /// Who of those who wait here for the key came first, and for how long it wants it; none where
+    /// that is not a plain writer.
+    pub(crate) fn next_writer(&self, key: &Key) -> Option<(Id, Duration)> {
+        let seats = self.seats.lock();
+        let waiting = seats.iter().filter(|(_, call)| call.waits() && call.key == *key);
+        let (id, call) = waiting.min_by_key(|(_, call)| call.turn.load(Ordering::Acquire))?;
+        Some((*id, call.plain?))
     }
 
     /// Whether anybody here waits for the key.
@@ -213,7 +254,7 @@ impl Drop for Seat {
 
 impl Call {
     fn waits(&self) -> bool {
-        self.waits.load(Ordering::Acquire)
+        self.turn.load(Ordering::Acquire) != NONE
     }
 
     fn wake(&self) {

@@ -52,6 +52,7 @@ fn main() {
             the_fence_gate_works_in_a_transaction,
             the_fence_gate_is_one_statement_for_other_drivers,
             many_may_start_at_once,
+            a_key_tells_truly_who_stands_behind_it,
             the_schema_can_be_made_by_hand;
         fences:
             fences_go_on_above_a_restored_copy,
@@ -63,7 +64,8 @@ fn main() {
             a_key_that_somebody_sits_on_is_an_outage,
             an_edit_of_a_stopped_process_ends;
         messages:
-            messages_are_as_few_as_declared;
+            messages_are_as_few_as_declared,
+            a_key_goes_from_task_to_task_by_single_messages;
         pool:
             a_pool_of_one_connection_is_enough,
             an_exhausted_pool_is_an_outage_and_no_contention,

@@ -6,7 +6,7 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use crate::FORCE;
 use crate::relay::Relay;
 use crate::support::backend::mysql::{place, room};
-use crate::support::connect;
+use crate::support::{connect, waiter, waiting};
 
 /// How often the server is asked, counted on the wire: each time that the talk turns.
 pub(crate) async fn messages_are_as_few_as_declared() {
@@ -44,4 +44,32 @@ pub(crate) async fn messages_are_as_few_as_declared() {
     assert_eq!(turns, 3, "taking a key that others share");
     assert_eq!(turns!(first.release()).0, 3, "giving back what others share");
     assert_eq!(turns!(second.release()).0, 1, "giving back what others have shared");
+}
+
+/// Within a process a key goes from one to the next in the message that gives it back, and
+/// who comes to wait for it stands in line by one message, too: the rules are hardly asked.
+pub(crate) async fn a_key_goes_from_task_to_task_by_single_messages() {
+    let address = room().await;
+    connect(&address).await;
+    let relay = Relay::start(place(&address)).await;
+    let locks = connect(&relay.leads_to(&address)).await;
+    let held = locks.lock("key").acquire().await.expect("a free key");
+    let mut fence = held.fence();
+    let mut line = Vec::new();
+    for count in 1..=3 {
+        line.push(waiter(&locks, "key"));
+        waiting(&locks, "key", count).await;
+    }
+    held.release().await.expect("held");
+    for next in line {
+        let guard = next.await.expect("no panic");
+        assert_eq!(guard.previous_fence(), Some(fence));
+        assert!(guard.fence() > fence && guard.waited());
+        fence = guard.fence();
+        guard.release().await.expect("held");
+    }
+    assert!(!locks.exists("key").await.expect("it answers"));
+    // Three would come, three would give back and three would claim. A look at the wrong moment may
+    // make one ask that has been served.
+    assert!(relay.edits() < 6, "{} edits", relay.edits());
 }

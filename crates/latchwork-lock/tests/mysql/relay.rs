@@ -21,6 +21,7 @@ struct State {
     /// Whether the client spoke last.
     asked: AtomicBool,
     turns: AtomicU64,
+    edits: AtomicU64,
     swallows: AtomicBool,
     swallowed: AtomicBool,
 }
@@ -50,6 +51,11 @@ impl Relay {
     /// How often the server was asked something.
     pub(crate) fn turns(&self) -> u64 {
         self.state.turns.load(Ordering::SeqCst)
+    }
+
+    /// How many changes the rules have decided on this side.
+    pub(crate) fn edits(&self) -> u64 {
+        self.state.edits.load(Ordering::SeqCst)
     }
 
     /// Ends when nothing was said for a while.
@@ -84,8 +90,12 @@ async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
             if !is_ping && !state.asked.swap(true, Ordering::SeqCst) {
                 state.turns.fetch_add(1, Ordering::SeqCst);
             }
-            let is_last = buffer[..length].windows(6).any(|word| word == b"COMMIT");
-            if is_last && state.swallows.load(Ordering::SeqCst) {
+            let says = |word: &[u8]| buffer[..length].windows(word.len()).any(|part| part == word);
+            // The first words of an edit; its last ones are in another message.
+            if says(b"SESSION wait_timeout = 5") {
+                state.edits.fetch_add(1, Ordering::SeqCst);
+            }
+            if says(b"COMMIT") && state.swallows.load(Ordering::SeqCst) {
                 state.swallowed.store(true, Ordering::SeqCst);
                 std::future::pending::<()>().await;
             }

@@ -110,6 +110,49 @@ pub(crate) async fn the_fence_gate_is_one_statement_for_other_drivers() {
     connect(&address).await;
 }
 
+/// What the row of a key says of the others is written in several ways, and is always so.
+pub(crate) async fn a_key_tells_truly_who_stands_behind_it() {
+    const WRONG: &str = "SELECT COUNT(*) FROM latchwork_lock_key k WHERE \
+        k.others <> (SELECT COUNT(*) FROM latchwork_lock l WHERE l.name = k.name) OR \
+        NOT (k.head <=> (SELECT MIN(l.place) FROM latchwork_lock l WHERE l.name = k.name)) OR \
+        NOT (k.next_us <=> (SELECT MIN(l.expires_us) FROM latchwork_lock l WHERE l.name = k.name))";
+    let address = room().await;
+    let processes = [connect(&address).await, connect(&address).await];
+    let asks = (0..12).map(|n| {
+        let locks = processes[n % 2].clone();
+        tokio::spawn(async move {
+            for round in 0..8 {
+                let asked = locks.lock("key").wait(secs(60));
+                let guard = match (n + round) % 5 {
+                    0 => asked.shared().acquire().await,
+                    1 => asked.note("with a note").acquire().await,
+                    2 => {
+                        // Nobody waits for the answer.
+                        let _ = tokio::time::timeout(millis(5), asked.acquire()).await;
+                        continue;
+                    }
+                    _ => asked.acquire().await,
+                };
+                guard.expect("its turn").release().await.expect("held");
+            }
+        })
+    });
+    let mut all = std::pin::pin!(futures::future::join_all(asks));
+    let mut connection = open(&address).await;
+    let done = loop {
+        assert_eq!(number(&mut connection, WRONG).await, 0);
+        if let Ok(done) = tokio::time::timeout(millis(3), &mut all).await {
+            break done;
+        }
+    };
+    done.into_iter().for_each(|done| done.expect("no panic"));
+    eventually("nobody is left", async || {
+        number(&mut connection, "SELECT COUNT(*) FROM latchwork_lock").await == 0
+    })
+    .await;
+    assert_eq!(number(&mut connection, WRONG).await, 0);
+}
+
 pub(crate) async fn many_may_start_at_once() {
     let address = room().await;
     let starts = (0..8).map(|_| MySqlLockProvider::connect(&address));

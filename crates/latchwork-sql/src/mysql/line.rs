@@ -1,6 +1,7 @@
 //! A connection for one job, which an outage cannot keep.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,65 +14,104 @@ use tokio::time::{sleep, timeout};
 use super::error::{is_broken, is_full};
 
 /// How long a job may take. Longer than the `innodb_lock_wait_timeout` of an edit, so that the
-/// server's own answer to that comes first.
+/// server's own answer to that comes first; MySQL looks once a second, and answers as much later.
 const ANSWER: Duration = Duration::from_secs(6);
 
 /// How long a connection that is in doubt may take for a sign of life.
 const PULSE: Duration = Duration::from_secs(1);
 
+/// How many jobs in a row a connection of somebody else's pool may serve: others may wait for it.
+const LOAN: u32 = 16;
+
+/// How long it may lie here between two of them.
+const REST: Duration = Duration::from_millis(2);
+
 /// Where connections come from: a pool of ours alone, or one that others use too.
 ///
 /// The driver asks for a sign of life whenever a connection goes back into its pool, which is a
-/// message for each job. What nobody else wants is therefore kept here between two jobs.
+/// message for each job. What nobody else wants is therefore kept here between two jobs; and what is
+/// lent serves some jobs that follow each other closely.
 #[derive(Clone)]
 pub struct Lines(Arc<Inner>);
 
 struct Inner {
     pool: MySqlPool,
-    kept: Option<Kept>,
-}
-
-struct Kept {
+    is_lent: bool,
     /// As many as the pool has connections: whoever has one finds a connection here, or the pool
     /// can give it one.
     turns: Arc<Semaphore>,
-    idle: Mutex<Vec<PoolConnection<MySql>>>,
+    idle: Mutex<Vec<Idle>>,
+    /// How often something was put there.
+    rests: AtomicU64,
+}
+
+/// A connection between two jobs.
+struct Idle {
+    connection: PoolConnection<MySql>,
+    /// How many it has served since it came from the pool.
+    jobs: u32,
+    /// Tells it from the same one at another time.
+    rest: u64,
 }
 
 impl Lines {
     /// Of a pool that nobody else uses.
     pub fn own(pool: MySqlPool) -> Self {
-        let count = pool.options().get_max_connections() as usize;
-        let kept = Kept { turns: Arc::new(Semaphore::new(count)), idle: Mutex::default() };
-        Lines(Arc::new(Inner { pool, kept: Some(kept) }))
+        Self::of(pool, false)
     }
 
-    /// Of a pool that others use too: each connection goes back after its job.
+    /// Of a pool that others use too: each connection goes back when it has served some jobs, or
+    /// has none for a moment.
     pub fn lent(pool: MySqlPool) -> Self {
-        Lines(Arc::new(Inner { pool, kept: None }))
+        Self::of(pool, true)
+    }
+
+    fn of(pool: MySqlPool, is_lent: bool) -> Self {
+        let turns = Arc::new(Semaphore::new(pool.options().get_max_connections() as usize));
+        let (idle, rests) = (Mutex::default(), AtomicU64::new(0));
+        Lines(Arc::new(Inner { pool, is_lent, turns, idle, rests }))
     }
 
     /// The most connections that there can be.
     pub fn count(&self) -> u32 {
         self.0.pool.options().get_max_connections()
     }
+
+    /// Gives a connection back that has lain here for a while, if it still does.
+    async fn end_rest(self, rest: u64) {
+        sleep(REST).await;
+        let rested = self.0.idle().extract_if(.., |idle| idle.rest == rest).next();
+        if let Some(idle) = rested {
+            give_back(idle.connection).await;
+        }
+    }
 }
 
 impl Inner {
-    fn idle(&self) -> Option<MutexGuard<'_, Vec<PoolConnection<MySql>>>> {
-        let kept = self.kept.as_ref()?;
-        Some(kept.idle.lock().unwrap_or_else(PoisonError::into_inner))
+    fn idle(&self) -> MutexGuard<'_, Vec<Idle>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_idle(&self) -> Option<PoolConnection<MySql>> {
-        self.idle()?.pop()
+    fn take_idle(&self) -> Option<Idle> {
+        self.idle().pop()
+    }
+
+    /// Whether a connection that has served so many jobs may serve one more of ours.
+    fn keeps(&self, jobs: u32) -> bool {
+        // Somebody of ours may wait for it, or others can have another one.
+        let is_wanted = || self.turns.available_permits() == 0;
+        let has_more = || {
+            self.pool.num_idle() > 0 || self.pool.size() < self.pool.options().get_max_connections()
+        };
+        !self.is_lent || (jobs < LOAN && (is_wanted() || has_more()))
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        while let Some(connection) = self.take_idle() {
+        while let Some(Idle { connection, .. }) = self.take_idle() {
             match Handle::try_current() {
+                Ok(runtime) if self.is_lent => drop(runtime.spawn(give_back(connection))),
                 Ok(runtime) => drop(runtime.spawn(timeout(PULSE, connection.close()))),
                 // Nobody is there to say goodbye.
                 Err(_) => drop(connection.detach()),
@@ -90,6 +130,8 @@ impl Drop for Inner {
 pub struct Line {
     connection: Option<PoolConnection<MySql>>,
     lines: Lines,
+    /// How many it will have served since it came from the pool.
+    jobs: u32,
     /// Given up after the connection was.
     _turn: Option<OwnedSemaphorePermit>,
     heard: bool,
@@ -105,27 +147,22 @@ impl Line {
     pub async fn open(lines: &Lines) -> sqlx::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
         let (inner, wait) = (&lines.0, lines.0.pool.options().get_acquire_timeout());
-        let turn = match &inner.kept {
-            None => None,
-            Some(kept) => {
-                let turn = timeout(wait, kept.turns.clone().acquire_owned()).await;
-                turn.map_err(|_| Error::PoolTimedOut)?.ok()
-            }
-        };
+        let turn = timeout(wait, inner.turns.clone().acquire_owned()).await;
+        let turn = turn.map_err(|_| Error::PoolTimedOut)?.ok();
         let mut left = wait.as_millis() / PAUSE.as_millis();
-        let connection = loop {
-            if let Some(idle) = inner.take_idle() {
-                break idle;
+        let (connection, jobs) = loop {
+            if let Some(Idle { connection, jobs, .. }) = inner.take_idle() {
+                break (connection, jobs);
             }
             match inner.pool.acquire().await {
-                Ok(connection) => break connection,
+                Ok(connection) => break (connection, 0),
                 Err(error) if left > 0 && is_full(&error) => left -= 1,
                 Err(error) => return Err(error),
             }
             sleep(PAUSE).await;
         };
         let (connection, lines) = (Some(connection), lines.clone());
-        Ok(Line { connection, lines, _turn: turn, heard: false })
+        Ok(Line { connection, lines, jobs: jobs.saturating_add(1), _turn: turn, heard: false })
     }
 
     /// Says that every question was answered, so that others can have the connection. Also after
@@ -173,20 +210,26 @@ impl Drop for Line {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         let inner = &self.lines.0;
-        if self.heard
-            && let Some(mut idle) = inner.idle()
-        {
-            idle.push(connection);
+        let runtime = Handle::try_current();
+        if self.heard && inner.keeps(self.jobs) && (runtime.is_ok() || !inner.is_lent) {
+            let rest = inner.rests.fetch_add(1, Ordering::Relaxed);
+            inner.idle().push(Idle { connection, jobs: self.jobs, rest });
+            if let Ok(runtime) = runtime
+                && inner.is_lent
+            {
+                runtime.spawn(self.lines.clone().end_rest(rest));
+            }
             return;
         }
-        let Ok(runtime) = Handle::try_current() else { return drop(connection.detach()) };
+        let Ok(runtime) = runtime else { return drop(connection.detach()) };
         if self.heard {
             runtime.spawn(give_back(connection));
             return;
         }
         // Without a word of goodbye: nobody may be there to hear it.
         drop(connection.detach());
-        while let Some(mut idle) = inner.take_idle().or_else(|| inner.pool.try_acquire()) {
+        let idle = || inner.take_idle().map(|idle| idle.connection);
+        while let Some(mut idle) = idle().or_else(|| inner.pool.try_acquire()) {
             runtime.spawn(async move {
                 match timeout(PULSE, idle.ping()).await {
                     Ok(Ok(())) => give_back(idle).await,

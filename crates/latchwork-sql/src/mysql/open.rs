@@ -70,7 +70,7 @@ pub fn options(address: &str) -> Result<MySqlConnectOptions> {
 /// Said on every new connection: each statement sees what was committed before it, is a
 /// transaction of its own unless one was begun, and waits for a lock for a bounded time.
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-    SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 5";
+    SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 4";
 
 /// Opens a pool and [checks](check) the server.
 ///

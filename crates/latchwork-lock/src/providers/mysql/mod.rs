@@ -6,7 +6,9 @@
 //! change of a key is one short transaction under the lock of that row: it reads who holds and who
 //! waits, decides by the [rules](crate::rules) that every provider shares, and writes what became of
 //! them; other holders and waiters have rows in `latchwork_lock`. Where nobody waits, taking,
-//! renewing and giving back are one statement each, on that one row. No transaction and no
+//! renewing and giving back are one statement each, on that one row. To queue behind a writer, and
+//! to hand on from writer to writer within a process, is a whole transaction in one message, so that
+//! the row is not locked for the way to a client. No transaction and no
 //! connection lasts as long as a lease, so a pool of any size serves any number of locks.
 //!
 //! All times are the server's `UTC_TIMESTAMP(6)`. A fence is the larger of the last one of its key
@@ -19,8 +21,9 @@
 //!
 //! # Waiting
 //!
-//! There are no notices between processes. Within a process whoever hands a key on wakes the
-//! next one; for all others each process looks at its waiters together, in one statement: often
+//! There are no notices between processes. Within a process whoever hands a key on begins the lease
+//! of the next one with the same transaction and wakes it: it need not claim it, and if it does not
+//! look the process gives the lease back (see `handed.rs`). For all others each process looks at its waiters together, in one statement: often
 //! while one of them is the first in line and something has just changed, seldom otherwise. The
 //! same look says that the process lives: the waiters of a dead one are left out after some seconds.
 //!
@@ -36,6 +39,7 @@ mod provider;
 mod record;
 mod release;
 mod schema;
+mod scripts;
 mod store;
 mod sweep;
 mod transaction;

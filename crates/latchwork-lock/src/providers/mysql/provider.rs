@@ -24,7 +24,8 @@ use crate::{
 /// are as durable as the server's commits (`innodb_flush_log_at_trx_commit = 1`, the default).
 ///
 /// Messages to the server: one to take a key that was used lately (two for another), one to renew,
-/// one to give back; two for each change of a key that somebody waits for, or that is shared.
+/// one to give back, one to queue behind a writer, one to hand on to a writer of the same process;
+/// two for any other change of a key that somebody waits for, or that is shared.
 ///
 /// ```no_run
 /// # async fn example() -> latchwork_lock::Result<()> {
@@ -63,7 +64,8 @@ impl MySqlLockProvider {
     /// Uses the caller's own pool.
     ///
     /// Its connections may then belong to the provider's own runtime, which lives as long as
-    /// the process. Autocommit must be on; the isolation level is the pool's own affair.
+    /// the process. One that serves the provider goes back after some jobs in a row, or when there
+    /// is none for a moment. Autocommit must be on; the isolation level is the pool's own affair.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).

@@ -150,6 +150,12 @@ impl Record {
         Record { fence: number(last), is_known, first, others: holders }
     }
 
+    /// Whether this one holds it, or may claim it.
+    pub(super) fn holds(&self, id: Id) -> bool {
+        let mut rows = self.first.iter().chain(&self.others);
+        rows.any(|row| row.id == id && row.fence.is_some())
+    }
+
     /// Whether the two are stored alike.
     pub(super) fn is(&self, other: &Record) -> bool {
         let (gone, new) = self.difference(other);
@@ -194,6 +200,13 @@ impl Row {
             claimed: false,
             alive_us: None,
         }
+    }
+
+    /// Of a writer that has no owner and no note.
+    pub(super) fn plain(id: Id, ttl: Duration, process: &Arc<str>, client: Id) -> Row {
+        let (since, extra) = (Moment::default(), Asker::new(process, client, Moment::NEVER));
+        let (owner, note) = (None, None);
+        Row::of(&Party { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
     }
 
     fn held(held: &Held<Asker>) -> Row {

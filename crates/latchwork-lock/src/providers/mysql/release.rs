@@ -35,7 +35,7 @@ impl Releases {
                 left.send_modify(|left| *left += 1);
                 runtime.spawn(async move {
                     let _turn = turns.acquire().await;
-                    try_release(&store, &key, id).await;
+                    patiently(&store, &key, id).await;
                     left.send_modify(|left| *left -= 1);
                 });
             }
@@ -50,7 +50,8 @@ impl Releases {
     }
 }
 
-async fn try_release(store: &Store, key: &Key, id: Id) {
+/// Tries a release, more than once.
+pub(super) async fn patiently(store: &Store, key: &Key, id: Id) {
     let mut backoff = Backoff::new(Duration::from_millis(100));
     for left in (0..TRIES).rev() {
         match release(store, key, id).await {
@@ -68,7 +69,12 @@ async fn try_release(store: &Store, key: &Key, id: Id) {
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
-    let lost = match store.give_back("releasing", key, id).await? {
+    let given = if store.desk.waits_for(key) {
+        store.hand_on("releasing", key, id).await?
+    } else {
+        store.give_back("releasing", key, id).await?
+    };
+    let lost = match given {
         Ok(true) => return Ok(true),
         Ok(false) => None,
         Err(lost) => Some(lost),

@@ -4,10 +4,11 @@
 //! name of a key can be taken for a part of a statement.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use latchwork_sql::Migration;
 
-use super::record::{Record, Row};
+use super::record::{Record, Row, ttl_micros};
 use crate::rules::Id;
 
 /// The name under which the migrations are recorded.
@@ -91,8 +92,8 @@ macro_rules! now {
 }
 
 /// Takes a key that has a row and that nobody uses. The insert id tells what was found: a fence; 1
-/// for a key that is in use; 0 for one without a row. `previous` comes first, since a server
-/// may set columns one after the other.
+/// for a key that is in use, 2 if a writer holds it; 0 for one without a row. `previous` comes
+/// first, since a server may set columns one after the other.
 ///
 /// Values: id, shared, owner, note, process, client, ttl, ttl, name.
 pub(super) const TAKE: &str = concat!(
@@ -105,11 +106,14 @@ pub(super) const TAKE: &str = concat!(
     now!(),
     " + ?, claimed = 1 WHERE name = ? AND IF(others = 0 AND (id IS NULL OR expires_us <= ",
     now!(),
-    "), 1, LAST_INSERT_ID(1 + 0 * others) = 0)"
+    "), 1, LAST_INSERT_ID(IF(id IS NOT NULL AND shared = 0 AND expires_us > ",
+    now!(),
+    ", 2, 1)) = 0)"
 );
 
-/// The insert id of [`TAKE`] for a key that is in use; no fence is as low.
+/// The insert ids of [`TAKE`] for a key that is in use; no fence is as low.
 pub(super) const IN_USE: u64 = 1;
+pub(super) const IS_WRITTEN: u64 = 2;
 
 /// Gives back a key that nobody else uses. Values: name, id.
 pub(super) const GIVE_BACK: &str = concat!(
@@ -157,7 +161,7 @@ pub(super) fn begin(name: &[u8]) -> String {
     format!(
         "SET @latchwork_wait = @@SESSION.wait_timeout, \
          @latchwork_lock_wait = @@SESSION.innodb_lock_wait_timeout; \
-         SET SESSION wait_timeout = 5, SESSION innodb_lock_wait_timeout = 5; \
+         SET SESSION wait_timeout = 5, SESSION innodb_lock_wait_timeout = 4; \
          SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; \
          SELECT 1 FROM latchwork_lock_key WHERE name = {} FOR UPDATE; {}",
         text(name),
@@ -172,6 +176,72 @@ pub(super) const COMMIT: &str = "COMMIT; SET SESSION wait_timeout = @latchwork_w
 /// The last words of one that changed nothing.
 pub(super) const ROLLBACK: &str = "ROLLBACK; SET SESSION wait_timeout = @latchwork_wait, \
     SESSION innodb_lock_wait_timeout = @latchwork_lock_wait";
+
+/// Undoes what was begun in one message, which has changed no setting.
+pub(super) const UNDO: &str = "ROLLBACK";
+
+/// All of a hand-over in one message: the holder's lease ends, and that of a waiter begins, where
+/// that is the first in line. The row that it answers has the fence before it.
+///
+/// The key's row is locked by a statement of its own: what the next ones read elsewhere is not
+/// older than that.
+pub(super) fn hand_on(name: &[u8], holder: Id, next: &Row) -> String {
+    format!(
+        "{WHOLE}; SELECT fence FROM latchwork_lock_key WHERE name = {name} FOR UPDATE; \
+         UPDATE latchwork_lock_key SET previous = fence, \
+         fence = LAST_INSERT_ID(GREATEST(fence + 1, {now})), behind = 0, {}, since_us = {now}, \
+         expires_us = {now} + {}, claimed = 1, others = others - 1, \
+         head = (SELECT MIN(place) FROM latchwork_lock WHERE name = {name} AND id <> {next_id}) \
+         WHERE name = {name} AND id = {} AND expires_us > {now} AND next_us IS NULL \
+         AND head = (SELECT place FROM latchwork_lock WHERE name = {name} AND id = {next_id} \
+         AND (until_us IS NULL OR until_us > {now})); \
+         DELETE FROM latchwork_lock WHERE name = {name} AND id = {next_id} AND ROW_COUNT() = 1; \
+         COMMIT",
+        set_holder(next),
+        next.ttl_us,
+        id(holder),
+        next_id = id(next.id),
+        name = text(name),
+        now = now!(),
+    )
+}
+
+/// The place of that UPDATE in the message: its insert id is the new fence, none if nothing was
+/// changed.
+pub(super) const HANDED_ON: usize = 3;
+
+/// One more at the end of the queue, in one message, where a writer holds the key.
+pub(super) fn enqueue(
+    name: &[u8],
+    row: &Row,
+    patience: Option<Duration>,
+    beat: Option<String>,
+) -> String {
+    let until = patience.map(|patience| format!("{} + {}", now!(), ttl_micros(patience)));
+    format!(
+        "{WHOLE}; UPDATE latchwork_lock_key SET others = others + 1, \
+         head = COALESCE(head, 1 + 0 * LAST_INSERT_ID(expires_us - {now})) \
+         WHERE name = {name} AND id <> {} AND shared = 0 AND expires_us > {now}; \
+         SELECT IF(ROW_COUNT() = 1, 1 + COALESCE(MAX(place), 0), NULL) INTO @latchwork_place \
+         FROM latchwork_lock WHERE name = {name}; \
+         INSERT INTO latchwork_lock (name, {HOLDER}, since_us, place, until_us, claimed) \
+         SELECT {name}, {}, {now}, @latchwork_place, {}, 0 FROM DUAL \
+         WHERE @latchwork_place IS NOT NULL; {}COMMIT",
+        id(row.id),
+        holder(row),
+        or_null(until),
+        beat.map(|beat| beat + "; ").unwrap_or_default(),
+        name = text(name),
+        now = now!(),
+    )
+}
+
+/// The place of that UPDATE in the message: it has changed a row, or nothing was. The insert
+/// id is how long the lease lasts yet that the first in line waits for.
+pub(super) const ENQUEUED: usize = 2;
+
+/// How a transaction of one message begins. Nobody need be told to end it if its process is stopped.
+const WHOLE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
 
 /// All that is known of a key, by one look: its row, if it has one, and the others.
 pub(super) fn peek(name: &[u8]) -> String {
@@ -225,6 +295,13 @@ fn holder(row: &Row) -> String {
     )
 }
 
+/// The same in the words of an UPDATE.
+fn set_holder(row: &Row) -> String {
+    let values = holder(row);
+    let set = HOLDER.split(", ").zip(values.split(", "));
+    set.map(|(column, value)| format!("{column} = {value}")).collect::<Vec<_>>().join(", ")
+}
+
 /// What leads from one record of a key to another.
 pub(super) fn save(name: &[u8], before: &Record, after: &Record) -> String {
     let name = text(name);
@@ -270,12 +347,10 @@ pub(super) fn save(name: &[u8], before: &Record, after: &Record) -> String {
     match &after.first {
         None => sql.push_str(", id = NULL, owner = NULL, note = NULL"),
         Some(row) => {
-            for (column, value) in HOLDER.split(", ").zip(holder(row).split(", ")) {
-                let _ = write!(sql, ", {column} = {value}");
-            }
             let _ = write!(
                 sql,
-                ", behind = {}, since_us = {}, previous = {}, expires_us = {}, claimed = {}",
+                ", {}, behind = {}, since_us = {}, previous = {}, expires_us = {}, claimed = {}",
+                set_holder(row),
                 after.fence - row.fence.unwrap_or(after.fence),
                 row.since_us,
                 or_null(row.previous),
@@ -330,8 +405,7 @@ pub(super) fn sweep(after: &[u8], limit: usize) -> String {
 pub(super) fn remove(names: &[&[u8]], highest: i64) -> String {
     let names: Vec<String> = names.iter().map(|name| text(name)).collect();
     format!(
-        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; \
-         UPDATE latchwork_lock_floor SET fence = GREATEST(fence, {highest}) WHERE one = 1; \
+        "{WHOLE}; UPDATE latchwork_lock_floor SET fence = GREATEST(fence, {highest}) WHERE one = 1; \
          DELETE FROM latchwork_lock_key WHERE name IN ({}) AND others = 0 \
          AND (id IS NULL OR expires_us < {}) AND fence <= {highest}; COMMIT",
         names.join(", "),

@@ -15,8 +15,8 @@ use super::transaction::Transaction;
 use super::{error, schema};
 use crate::desk::Desk;
 use crate::retry::Backoff;
-use crate::rules::{Id, Party, Rules};
-use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::rules::{Held, Id, Party, Rules};
+use crate::{Clock, Error, Fence, Grant, Inspection, Key, Moment, Page, PageRequest, Result};
 
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);
@@ -104,6 +104,7 @@ impl Store {
         change: &mut impl FnMut(&mut Rules<Asker>, &mut Edit) -> T,
     ) -> Result<(T, Rules<Asker>, Moment), Trouble> {
         let name = key.as_str().as_bytes();
+        let sent_at = self.clock.now();
         let (tx, now, before) = self.begin(name).await?;
         let mut rules = match before.rules(now) {
             Ok(rules) => rules,
@@ -115,6 +116,7 @@ impl Store {
         let mut edit = Edit { now, last: record::fence_of(before.fence) };
         let out = change(&mut rules, &mut edit);
         rules.admit(now, &mut edit.fences(), |_| {});
+        let handed = self.begin_leases(&mut rules, &before, now, sent_at);
         let after = before.after(&rules, edit.last);
         if before.is(&after) {
             tx.roll_back().await?;
@@ -128,9 +130,17 @@ impl Store {
             words += &schema::beat(self.client, ALIVE.as_micros());
             words += "; ";
         }
-        tx.commit(words).await?;
+        handed.iter().for_each(|(id, _)| self.desk.set_in_hand(*id, true));
+        let committed = tx.commit(words).await;
+        if committed.is_err() {
+            handed.iter().for_each(|(id, _)| self.desk.set_in_hand(*id, false));
+        }
+        committed?;
         if beats {
             self.was_alive_at(begun);
+        }
+        for (id, grant) in handed {
+            self.desk.deliver(id, grant, self.clock.now());
         }
         self.tell(&rules, &before, now);
         Ok((out, rules, now))
@@ -162,14 +172,13 @@ impl Store {
         }
     }
 
-    /// Takes a key that nobody uses, in one message if it was used lately, else in two; none where
-    /// the rules must decide.
+    /// Takes a key that nobody uses, in one message if it was used lately, else in two.
     pub(super) async fn take(
         &self,
         during: &'static str,
         key: &Key,
         party: &Party<Asker>,
-    ) -> Result<Option<Fence>> {
+    ) -> Result<Taken> {
         let name = key.as_str().as_bytes();
         let row = Row::of(party);
         let query = sqlx::query(schema::TAKE)
@@ -183,19 +192,22 @@ impl Store {
             .bind(row.ttl_us)
             .bind(name);
         // Whether a lost question was heard, the rules will see by its id.
-        let Some(found) = short(during, self.execute(query).await)? else { return Ok(None) };
+        let Some(found) = short(during, self.execute(query).await)? else {
+            return Ok(Taken::Unknown);
+        };
         match (found.rows_affected(), found.last_insert_id()) {
-            (1.., fence) => return Ok(Some(Fence::new(fence))),
-            (0, schema::IN_USE) => return Ok(None),
+            (1.., fence) => return Ok(Taken::Granted(Fence::new(fence))),
+            (0, schema::IN_USE) => return Ok(Taken::Unknown),
+            (0, schema::IS_WRITTEN) => return Ok(Taken::ByWriter),
             (0, _) => {}
         }
         let insert = sqlx::raw_sql(AssertSqlSafe(schema::take_new(name, &row)));
         match self.execute(insert).await {
             // Somebody was faster.
-            Err(error) if is_duplicate(&error) => Ok(None),
+            Err(error) if is_duplicate(&error) => Ok(Taken::Unknown),
             out => Ok(short(during, out)?
                 .filter(|made| made.rows_affected() == 1)
-                .map(|made| Fence::new(made.last_insert_id()))),
+                .map_or(Taken::Unknown, |made| Taken::Granted(Fence::new(made.last_insert_id())))),
         }
     }
 
@@ -236,14 +248,33 @@ impl Store {
         Ok(done.is_some_and(|done| done.rows_affected() == 1))
     }
 
-    /// Tells those of this process who were handed the key, and the next in line when something
+    /// Those of this process who wait here and whose turn has come need not claim it: the process
+    /// [sees to it](crate::handed) that they take it up.
+    fn begin_leases(
+        &self,
+        rules: &mut Rules<Asker>,
+        before: &Record,
+        now: Moment,
+        sent_at: Moment,
+    ) -> Vec<(Id, Grant)> {
+        let is_ours = |held: &&mut Held<Asker>| {
+            let (id, client) = (held.party.id, held.party.extra.client);
+            !held.claimed && client == self.client && !before.holds(id) && self.desk.waits(id)
+        };
+        let begin = |held: &mut Held<Asker>| {
+            held.claimed = true;
+            held.expires = now.after(held.party.ttl);
+            (held.party.id, held.grant(true, Some(sent_at)))
+        };
+        rules.holders.iter_mut().filter(is_ours).map(begin).collect()
+    }
+
+    /// Tells those of this process who may claim the key, and the next in line when something
     /// ahead runs out. Others look.
     fn tell(&self, rules: &Rules<Asker>, before: &Record, now: Moment) {
-        let held_before = || before.first.iter().chain(&before.others);
         for held in rules.holders.iter().filter(|held| !held.claimed) {
-            let id = held.party.id;
-            if !held_before().any(|row| row.id == id && row.fence.is_some()) {
-                self.desk.call(id);
+            if !before.holds(held.party.id) {
+                self.desk.call(held.party.id);
             }
         }
         if let Some(first) = rules.queue.front() {
@@ -339,6 +370,15 @@ impl Store {
     pub(super) fn was_alive_at(&self, moment: Moment) {
         *self.alive_until.lock() = moment.after(ALIVE);
     }
+}
+
+/// What became of a key that was asked for on the short way.
+pub(super) enum Taken {
+    Granted(Fence),
+    /// A writer holds it.
+    ByWriter,
+    /// The rules must decide.
+    Unknown,
 }
 
 /// Why an edit did not come about.

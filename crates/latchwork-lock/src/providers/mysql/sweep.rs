@@ -1,10 +1,10 @@
 //! Removing what is left of keys that nobody uses any more.
 
-use latchwork_sql::mysql::{Line, in_time};
-use sqlx::{AssertSqlSafe, Executor, Row as _};
+use sqlx::Row as _;
 
 use super::schema;
 use super::store::Store;
+use super::transaction::Transaction;
 use crate::Key;
 
 /// How many keys are looked at each time: more than were made since the last time.
@@ -41,14 +41,7 @@ async fn try_sweep(store: &Store) -> sqlx::Result<()> {
     *store.swept.lock() = if rows.len() < AT_ONCE { Vec::new() } else { last };
     if let Some(highest) = unused.iter().map(|(_, fence)| *fence).max() {
         let names: Vec<&[u8]> = unused.iter().map(|(name, _)| name.as_slice()).collect();
-        let words = AssertSqlSafe(schema::remove(&names, highest));
-        let mut line = Line::open(&store.lines).await?;
-        let removed = in_time(line.execute(sqlx::raw_sql(words))).await;
-        // After an error it may be in the middle of the transaction, and is not given back.
-        if removed.is_ok() {
-            line.heard(&removed);
-        }
-        removed?;
+        Transaction::whole(&store.lines, schema::remove(&names, highest)).await?;
     }
     for name in dead {
         let Some(key) = String::from_utf8(name).ok().and_then(|name| Key::try_from(name).ok())

@@ -1,8 +1,9 @@
 //! One edit's transaction, on a connection that is given back clean or not at all.
 
+use futures::TryStreamExt;
 use latchwork_sql::mysql::{Line, Lines, in_time, is_broken};
-use sqlx::mysql::MySqlRow;
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::mysql::{MySqlQueryResult, MySqlRow};
+use sqlx::{AssertSqlSafe, Either, Executor};
 
 use super::schema;
 
@@ -10,6 +11,34 @@ use super::schema;
 /// messages. So whoever drops one in the middle closes the connection, and the server undoes it.
 pub(super) struct Transaction {
     line: Line,
+}
+
+/// What the server has answered to a whole transaction.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) rows: Vec<MySqlRow>,
+    /// One for each statement.
+    done: Vec<MySqlQueryResult>,
+}
+
+impl Said {
+    async fn add(mut self, part: Either<MySqlQueryResult, MySqlRow>) -> sqlx::Result<Self> {
+        match part {
+            Either::Left(done) => self.done.push(done),
+            Either::Right(row) => self.rows.push(row),
+        }
+        Ok(self)
+    }
+
+    /// Whether this statement has changed something.
+    pub(super) fn has_changed(&self, statement: usize) -> bool {
+        self.done.get(statement).is_some_and(|done| done.rows_affected() > 0)
+    }
+
+    /// The insert id that this statement has told.
+    pub(super) fn insert_id(&self, statement: usize) -> Option<u64> {
+        self.done.get(statement).map(MySqlQueryResult::last_insert_id).filter(|id| *id > 0)
+    }
 }
 
 impl Transaction {
@@ -20,6 +49,25 @@ impl Transaction {
             Ok(rows) => Ok((tx, rows)),
             Err(error) => Err(tx.fail(error).await),
         }
+    }
+
+    /// All of one in one message.
+    pub(super) async fn whole(lines: &Lines, words: String) -> sqlx::Result<Said> {
+        let mut tx = Transaction { line: Line::open(lines).await? };
+        let words = sqlx::raw_sql(AssertSqlSafe(words));
+        let said = in_time(tx.line.fetch_many(words).try_fold(Said::default(), Said::add)).await;
+        match &said {
+            Ok(_) => tx.line.heard(&said),
+            // The server has answered with an error: the session is still good for others.
+            Err(error @ sqlx::Error::Database(_)) if !is_broken(error) => {
+                let undone = tx.say(schema::UNDO.to_owned()).await;
+                if undone.is_ok() {
+                    tx.line.heard(&undone);
+                }
+            }
+            Err(_) => {}
+        }
+        said
     }
 
     /// Says the last statements and commits, in one message.

@@ -1,5 +1,5 @@
-//! Asking, and how a waiter goes on: woken at the [desk](crate::desk), it claims what it was
-//! given, or queues again when it came too late.
+//! Asking, and how a waiter goes on: woken at the [desk](crate::desk), it finds a lease
+//! there, claims what it was given, or queues again when it came too late.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::provider::MySqlLockProvider;
 use super::record::{self, Asker};
 use super::release::release;
-use super::store::Store;
+use super::store::{Store, Taken};
 use super::watcher;
 use crate::rules::{Id, Party, Verdict};
 use crate::{AcquireRequest, Acquired, Grant, Holder, Key, Moment, Result, Wait};
@@ -29,9 +29,13 @@ pub(super) async fn acquire(
     let id = record::id(request.token);
     let wanted = Arc::new(AtomicBool::new(true));
     let mut queued = Queued { provider, key: &request.key, id, wanted, armed: true };
-    let seat = provider.store.desk.join(&request.key, id, request.retry_interval);
+    let seat = provider.store.desk.join(request, id);
     let mut has_waited = false;
     loop {
+        if let Some(grant) = seat.handed().await {
+            queued.armed = false;
+            return Ok(Acquired::Granted(grant));
+        }
         let asked_at = clock.now();
         let question = Question {
             request: request.clone(),
@@ -56,7 +60,6 @@ pub(super) async fn acquire(
             }
             Ok(Answer { verdict: Verdict::Queued, due_in, .. }) => {
                 has_waited = true;
-                provider.store.desk.queued(id);
                 seat.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
                 provider.watch();
                 seat.changed(&**clock, deadline).await;
@@ -92,16 +95,18 @@ impl Question {
     async fn ask(self, store: &Store) -> Result<Answer> {
         let id = self.id;
         if !self.queued_before
-            && let Some(grant) = self.take(store).await?
+            && let Some(answer) = self.ask_shortly(store).await?
         {
-            let verdict = Verdict::Granted(grant);
-            return Ok(Answer { verdict, began: true, holder: None, due_in: None });
+            return Ok(answer);
         }
         let wait = !self.patience.is_zero();
         let ((verdict, began), rules, now) = store
             .edit(DURING, &self.request.key, |rules, edit| {
-                // Under the lock: the release that follows an abandoned question comes after this.
+                // Under the lock: the release that follows an abandoned question comes after this,
+                // or came before it, and before what the short way may have done.
                 if !self.wanted.load(Ordering::Acquire) {
+                    rules.release(id);
+                    rules.leave(id);
                     return (Verdict::Refused, false);
                 }
                 let now = edit.now;
@@ -118,24 +123,44 @@ impl Question {
                 .map(|held| Box::new(record::reporter(now).holder(held, held.party.extra.label()))),
             _ => None,
         };
+        if verdict == Verdict::Queued {
+            store.desk.queued(id);
+        }
         let is_first = rules.queue.front().is_some_and(|first| first.id == id);
         let due_in = is_first.then(|| rules.next_expiry().since(now));
         Ok(Answer { verdict, began, holder, due_in })
     }
 
-    /// Tries the short way, which most requests can go.
-    async fn take(&self, store: &Store) -> Result<Option<Grant>> {
+    /// Tries the short ways, which most requests can go; none where the rules must decide.
+    async fn ask_shortly(&self, store: &Store) -> Result<Option<Answer>> {
         if !self.wanted.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let key = &self.request.key;
+        let (key, owner) = (&self.request.key, &self.request.owner);
         let party = self.party(store, Moment::default(), None);
-        let Some(fence) = store.take(DURING, key, &party).await? else { return Ok(None) };
+        let taken = if store.desk.waits_for(key) {
+            Taken::ByWriter // most likely
+        } else {
+            store.take(DURING, key, &party).await?
+        };
+        let patience = (self.request.wait != Wait::Forever).then_some(self.patience);
+        let (verdict, due_in) = match taken {
+            Taken::Granted(fence) => (Verdict::Granted(Grant::first(fence)), None),
+            // Who has an owner may be that holder.
+            Taken::ByWriter if owner.is_none() && !self.patience.is_zero() => {
+                let Some(due_in) = store.enqueue(DURING, key, &party, patience).await? else {
+                    return Ok(None);
+                };
+                store.desk.queued(self.id);
+                (Verdict::Queued, due_in)
+            }
+            _ => return Ok(None),
+        };
         if !self.wanted.load(Ordering::Acquire) {
             // The release that follows an abandoned question may have been there before it.
             release(store, key, self.id).await?;
         }
-        Ok(Some(Grant::first(fence)))
+        Ok(Some(Answer { verdict, began: true, holder: None, due_in }))
     }
 
     fn party(&self, store: &Store, now: Moment, place: Option<Asker>) -> Party<Asker> {

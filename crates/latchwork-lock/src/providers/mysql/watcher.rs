@@ -15,8 +15,8 @@ use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
 use super::error::NAME;
-use super::schema;
 use super::store::{ALIVE, Store};
+use super::{release, schema};
 use crate::desk::Standing;
 use crate::rules::Id;
 use crate::{Error, Moment, Result};
@@ -26,6 +26,10 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 /// And at the least.
 const SHORTEST: Duration = Duration::from_millis(5);
+
+/// How long a lease lies on the desk for a waiter that does not look. With the pause between two
+/// looks, that is less than the claim window.
+const UNCLAIMED: Duration = Duration::from_millis(800);
 
 /// Runs a job to its end. Dropping the future does not stop a job that has begun.
 pub(super) async fn run<T: Send + 'static>(
@@ -81,6 +85,13 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
             () = sleep(pause) => {}
         }
         store.desk.idle.store(false, Ordering::Release);
+        for (key, id) in store.desk.take_back(store.clock.now(), UNCLAIMED) {
+            let store = store.clone();
+            tokio::spawn(async move {
+                release::patiently(&store, &key, id).await;
+                store.desk.taken_back(id);
+            });
+        }
         let asked = store.desk.seated();
         if asked.is_empty() {
             continue;
@@ -128,7 +139,8 @@ impl Seen {
         let most = (tick / 2).clamp(SHORTEST, LONGEST);
         let quiet = (now.since(self.changed_at) / 4).clamp(SHORTEST, most);
         let ahead = self.places.iter().map(|(_, ahead)| *ahead).min().unwrap_or(0);
-        quiet.saturating_mul(ahead.saturating_add(1)).min(LONGEST)
+        // Within a process a key goes on much sooner than anybody looks.
+        (quiet + (quiet / 4).saturating_mul(ahead)).min(LONGEST)
     }
 }
 

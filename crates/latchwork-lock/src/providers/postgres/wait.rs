@@ -29,7 +29,7 @@ pub(super) async fn acquire(
     let id = record::id(request.token);
     let wanted = Arc::new(AtomicBool::new(true));
     let mut queued = Queued { provider, key: &request.key, id, wanted, armed: true };
-    let seat = provider.store.desk.join(&request.key, id, request.retry_interval);
+    let seat = provider.store.desk.join(request, id);
     let mut has_waited = false;
     loop {
         if let Some(grant) = seat.handed().await {
