@@ -39,7 +39,8 @@ fn main() {
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
             a_release_from_elsewhere_does_not_overtake_its_request,
             a_lease_ends_once,
-            nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read, what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
+            nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read,
+            what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only,
             foreign_data_beside_a_key_harms_that_key_only;
         trouble: a_restart_without_data_lets_no_stale_write_pass,
@@ -47,7 +48,8 @@ fn main() {
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
             notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
             a_runtime_that_ends_loses_no_release,
-            a_server_that_stands_still_is_unavailable, fences_grow_when_all_is_forgotten;
+            a_server_that_stands_still_is_unavailable,
+            a_crowd_is_told_soon_that_a_server_stands_still, fences_grow_when_all_is_forgotten;
         turns: a_turn_begins_before_its_claim_is_answered,
             a_turn_of_an_earlier_stay_is_not_believed;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,

@@ -181,6 +181,26 @@ pub(crate) async fn an_answer_to_many_may_be_lost() {
     }
 }
 
+/// Nobody waits for one message after the other.
+pub(crate) async fn a_crowd_is_told_soon_that_a_server_is_silent() {
+    let far = Far::start().await;
+    far.proxy.black_hole();
+    let ask = |n: usize| {
+        let locks = far.locks.clone();
+        tokio::spawn(async move { locks.lock(format!("key-{n}")).ttl(TTL).try_acquire().await })
+    };
+    let asked = futures::future::join_all((0..1_500).map(ask));
+    // Message after message it would take most of a minute.
+    let told = tokio::time::timeout(secs(20), asked).await;
+    for told in told.expect("all are told") {
+        let error = told.expect("no panic").expect_err("nobody answers");
+        assert_eq!(error.code(), "lock_unavailable", "{error}");
+    }
+    far.proxy.pass().await.expect("its port");
+    far.proxy.cut();
+    far.is_free().await;
+}
+
 /// Some answers have been thrown away; then the connection is cut and all is well again.
 async fn lose(far: &Far) {
     let before = far.proxy.counts().dropped;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use latchwork_lock::{Fence, FenceGate, Locks, RedisLockProvider, Refresh};
+use latchwork_lock::{Fence, FenceGate, Locks, PageRequest, RedisLockProvider, Refresh};
 use rustix::process::Signal;
 
 use crate::server::{Server, count, tell};
@@ -210,6 +210,31 @@ pub(crate) async fn a_server_that_stands_still_is_unavailable() {
     // What was asked for in vain is given back.
     eventually("it is free", async || {
         locks.lock("other").try_acquire().await.is_ok_and(|guard| guard.is_some())
+    })
+    .await;
+}
+
+/// It is more than fits into the messages that are under way.
+pub(crate) async fn a_crowd_is_told_soon_that_a_server_stands_still() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    locks.lock("key").acquire().await.expect("a free key").release().await.expect("held");
+    server.signal(Signal::STOP);
+    let ask = |n: usize| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.lock(format!("key-{n}")).try_acquire().await })
+    };
+    let asked = futures::future::join_all((0..1_500).map(ask));
+    // Message after message it would take half a minute.
+    let told = tokio::time::timeout(secs(12), asked).await;
+    server.signal(Signal::CONT);
+    for told in told.expect("all are told") {
+        let error = told.expect("no panic").expect_err("nobody answers");
+        assert_eq!(error.code(), "lock_unavailable", "{error}");
+    }
+    eventually("what was asked for in vain is given back", async || {
+        let page = locks.list("key-", PageRequest::default()).await;
+        page.is_ok_and(|page| page.keys.is_empty())
     })
     .await;
 }

@@ -17,10 +17,12 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp, TxnOpResponse};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::connection::{Lane, Link};
 use super::error::Wrong;
@@ -34,6 +36,10 @@ const UNDER_WAY: usize = 2;
 /// The most members of a message. A server takes 128 operations unless it was told otherwise, and
 /// counts those of the largest inner transaction, too.
 const LARGEST: usize = 64;
+
+/// How long one waits for a message before it asks by itself: behind a server that is silent it
+/// would otherwise be some rounds until the last is told.
+const HELD_UP: Duration = Duration::from_secs(2);
 
 const DURING: &str = "asking for several";
 
@@ -51,9 +57,12 @@ struct Inner {
     waiting: VecDeque<Job>,
     /// Of those who wait.
     keys: HashSet<Key>,
+    /// How many have come to wait so far.
+    came: u64,
 }
 
 struct Job {
+    number: u64,
     key: Key,
     operation: TxnOp,
     /// Until when it may be sent, where it is for somebody who may have gone; else it is sent anyway.
@@ -100,7 +109,7 @@ impl Link {
         operation: impl FnOnce() -> TxnOp,
     ) -> Way {
         let lane = self.lane();
-        let told = {
+        let (number, mut told) = {
             let mut inner = lane.batch.inner.lock();
             if inner.under_way < UNDER_WAY {
                 inner.under_way += 1;
@@ -112,10 +121,17 @@ impl Link {
                 return Way::Alone(None);
             }
             let (tell, told) = oneshot::channel();
-            inner.waiting.push_back(Job { key: key.clone(), operation: operation(), by, tell });
-            told
+            inner.came += 1;
+            let (number, key) = (inner.came, key.clone());
+            inner.waiting.push_back(Job { number, key, operation: operation(), by, tell });
+            (number, told)
         };
-        match told.await {
+        let told = match timeout(HELD_UP, &mut told).await {
+            Ok(told) => told,
+            Err(_) if lane.batch.withdraw(number) => return Way::Alone(None),
+            Err(_) => told.await,
+        };
+        match told {
             Ok(Told::Answered(done, revision)) => Way::Together(done, revision),
             Ok(Told::Apart) => Way::Alone(None),
             // Nobody is left who could tell.
@@ -135,6 +151,18 @@ impl Batch {
             inner.keys.remove(&job.key);
         }
         jobs
+    }
+
+    /// Takes back one who waits; false when it was sent.
+    fn withdraw(&self, number: u64) -> bool {
+        let mut inner = self.inner.lock();
+        let Some(place) = inner.waiting.iter().position(|job| job.number == number) else {
+            return false;
+        };
+        if let Some(job) = inner.waiting.remove(place) {
+            inner.keys.remove(&job.key);
+        }
+        true
     }
 }
 

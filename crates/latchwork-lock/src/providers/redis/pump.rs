@@ -177,6 +177,14 @@ impl Way {
         jobs.into_iter().map(|job| (job.member, job.reply)).unzip()
     }
 
+    /// Those who wait behind a message that nobody answered: in the next ones they would wait as long
+    /// again, some after the others. They were not asked for.
+    fn turn_away(&self) -> Vec<Reply> {
+        let jobs = std::mem::take(&mut self.waiting.lock().jobs);
+        self.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
+        jobs.into_iter().map(|job| job.reply).collect()
+    }
+
     /// What is under way does not tell whether many ask at a time: between two messages there is
     /// nothing. So what was seen is forgotten little by little.
     fn count_the_crowd(&self) {
@@ -269,7 +277,11 @@ async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
             replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
         }
         Err(failure) => {
-            replies.into_iter().for_each(|reply| reply.answer(Err(failure.told()), crowd));
+            let tell = |reply: Reply| reply.answer(Err(failure.told()), crowd);
+            replies.into_iter().for_each(tell);
+            if failure.is_silence() {
+                way.turn_away().into_iter().for_each(tell);
+            }
         }
     }
 }
@@ -278,6 +290,11 @@ async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
 struct Failure(Option<RedisError>);
 
 impl Failure {
+    /// Whether nobody answers, and not even says no.
+    fn is_silence(&self) -> bool {
+        self.0.as_ref().is_some_and(RedisError::is_timeout)
+    }
+
     fn told(&self) -> Error {
         match &self.0 {
             Some(failure) => error::driver(DURING, failure.clone()),
