@@ -259,3 +259,34 @@ async fn send(place: &Place, jobs: Vec<Job>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(batch: &Batch, key: &str) -> u64 {
+        let key = Key::new(key).expect("legal");
+        let mut inner = batch.inner.lock();
+        assert!(inner.keys.insert(key.clone()), "once in a message");
+        inner.came += 1;
+        let (number, operation) = (inner.came, TxnOp::delete(key.as_str(), None));
+        let tell = oneshot::channel().0;
+        inner.waiting.push_back(Job { number, key, operation, by: None, tell });
+        number
+    }
+
+    #[test]
+    fn one_who_was_not_sent_can_be_taken_back() {
+        let batch = Batch::default();
+        let (one, two) = (put(&batch, "one"), put(&batch, "two"));
+        assert!(batch.withdraw(one));
+        assert!(!batch.withdraw(one), "once");
+        let again = put(&batch, "one");
+        let sent: Vec<u64> = batch.next().iter().map(|job| job.number).collect();
+        assert_eq!(sent, [two, again]);
+        let later = put(&batch, "one");
+        assert!(!batch.withdraw(again), "it was sent, and its namesake is another's");
+        assert!(batch.withdraw(later));
+        assert!(batch.next().is_empty());
+    }
+}
