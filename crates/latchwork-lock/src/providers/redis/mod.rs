@@ -6,7 +6,8 @@
 //! layout): it compares tokens, reads the server's clock and hands a key on in the same step. A key
 //! with one exclusive holder and nobody who waits is one string with the lease's own ttl; on
 //! contention, or for shared leases, the script spreads it into sorted holders and a queue, and leaves
-//! a mark in the string so that nobody gets past the queue.
+//! a mark in the string so that nobody gets past the queue. A writer that holds a contended key by itself
+//! stands behind that mark, so that a key goes from writer to writer with few commands.
 //!
 //! A fence is the larger of the last one + 1 and the server's clock in microseconds, so that fences
 //! grow even over a restart that forgot everything. Nothing is kept of a key that nobody uses.
