@@ -37,8 +37,10 @@ pub mod flow;
 pub mod history;
 #[cfg(feature = "lock")]
 pub mod lock;
+// Signals and the death of a parent are told in the words of Linux.
+#[cfg(target_os = "linux")]
+pub mod process;
 #[cfg(feature = "lock")]
 pub mod proxy;
-// Signals and the death of a parent are told in the words of Linux.
 #[cfg(all(feature = "lock", target_os = "linux"))]
 pub mod torture;

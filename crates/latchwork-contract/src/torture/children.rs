@@ -6,11 +6,11 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use latchwork_lock::Moment;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::stage::{Part, Stage};
 use super::worker::PART;
 use crate::history::What;
+use crate::process::{self, Signal};
 
 /// The workers that live, and what went wrong with those that did not.
 pub(super) struct Crew<'a> {
@@ -139,9 +139,8 @@ fn errors(number: u32) -> String {
 
 impl Worker {
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        // One that has ended is not reaped before we ask, so its number is not another's.
-        let _ = kill_process(pid, signal);
+        // One that has ended needs no signal.
+        let _ = process::send(&self.child, signal);
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use latchwork_contract::process::{self, Signal};
 use latchwork_flow::{
     Action, ActionContext, ActionResult, BoxError, FlowRunner, Gate, GateContext, GateResult,
     JsonState, Pause, StateMachine, TransitionId,
 };
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::sync::Notify;
 
@@ -68,8 +68,7 @@ impl Child {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process"), signal).expect("alive");
+        process::send(&self.process, signal).expect("alive");
     }
 
     pub(crate) fn kill(&mut self) {

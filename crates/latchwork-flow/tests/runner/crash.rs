@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use futures::future::BoxFuture;
+use latchwork_contract::process::Signal;
 use latchwork_flow::store::{ContextFilter, ContextPageRequest, ContextStore};
 use latchwork_flow::{FlowRunner, JsonState, RunnerHandle, StateMachine, Status, TransitionId};
-use rustix::process::Signal;
 use serde_json::json;
 
 use crate::child::{Child, Then, entity, machine};

@@ -4,8 +4,8 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 
 use etcd_client::{Client, ConnectOptions};
+use latchwork_contract::process::{self, Signal};
 use latchwork_lock::{EtcdLockProvider, Locks, Token};
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{eventually, secs};
 use crate::ways::Ways;
@@ -176,8 +176,7 @@ impl Cluster {
 
     pub(crate) fn signal(&self, member: usize, signal: Signal) {
         let process = self.members[member].process.as_ref().expect("it runs");
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, signal).expect("signalled");
+        process::send(process, signal).expect("signalled");
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, kill_process};
+use latchwork_contract::process::{self, Signal};
 
 use crate::{millis, secs};
 
@@ -50,9 +50,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        let pid = self.process.as_ref().expect("it runs").id();
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, signal).expect("signalled");
+        process::send(self.process.as_ref().expect("it runs"), signal).expect("signalled");
     }
 
     pub(crate) fn address(&self) -> String {

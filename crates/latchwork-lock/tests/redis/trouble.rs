@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use latchwork_contract::process::Signal;
 use latchwork_lock::{Fence, FenceGate, Locks, PageRequest, RedisLockProvider, Refresh};
-use rustix::process::Signal;
 
 use crate::server::{Server, count, tell};
 use crate::{eventually, locks, millis, secs, waiter, waiting};

@@ -5,13 +5,14 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use latchwork_contract::process;
 use latchwork_lock::blocking;
-use rustix::process::{Pid, kill_process, set_parent_process_death_signal};
+use rustix::process::set_parent_process_death_signal;
 use serde::{Deserialize, Serialize};
 
 use super::{SOON, block_on, gate, log, secs};
 
-pub use rustix::process::Signal;
+pub use latchwork_contract::process::Signal;
 
 /// The variable in which a child finds its part.
 const PART: &str = "LATCHWORK_CHILD";
@@ -189,8 +190,7 @@ impl Child {
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, signal).expect("signalled");
+        process::send(&self.process, signal).expect("signalled");
     }
 
     pub fn kill(mut self) {

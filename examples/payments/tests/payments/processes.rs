@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use latchwork_contract::process::{self, Signal};
 use latchwork_lock::{LockConfig, Locks, SqliteLockProvider, SystemClock};
 use latchwork_payments::application::Result;
 use latchwork_payments::application::blocking;
 use latchwork_payments::application::ports::{CaptureRepository as _, lock_key};
 use latchwork_payments::domain::{PaymentId, PaymentState};
 use latchwork_payments::infrastructure::SqliteStore;
-use rustix::process::{Pid, Signal, kill_process};
 
 use crate::hooked::Hooked;
 use crate::support::{
@@ -64,8 +64,7 @@ impl Child {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw).expect("a pid");
-        kill_process(pid, signal).expect("signalled");
+        process::send(&self.process, signal).expect("signalled");
     }
 }
 
