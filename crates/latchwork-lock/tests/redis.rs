@@ -36,6 +36,7 @@ fn main() {
     tests![
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
+            those_of_a_message_keep_what_is_their_own,
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
             a_release_from_elsewhere_does_not_overtake_its_request,
             a_lease_ends_once,

@@ -47,6 +47,36 @@ pub(crate) async fn many_share_a_message() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// What is the same for all of a message is told once; who differs keeps what is its own.
+pub(crate) async fn those_of_a_message_keep_what_is_their_own() {
+    let server = Server::start(&[]);
+    let locks = locks(&server.address()).await;
+    // So that none waits for the connection.
+    drop(locks.lock("first").acquire().await.expect("free"));
+    let before = count(&server.address(), "evalsha");
+    let minutes = |i: u64| if i % 3 == 0 { 60 + i } else { 1 };
+    let asks = (0..90).map(|i| {
+        let request = locks.lock(format!("key-{i}")).ttl(secs(60 * minutes(i)));
+        let request = if i % 4 == 0 { request.note(format!("note {i}")) } else { request };
+        let request = if i % 5 == 0 { request.owner(format!("owner-{i}")) } else { request };
+        let request = if i % 7 == 0 { request.shared() } else { request };
+        async move { request.acquire().await.expect("a free key") }
+    });
+    let guards = futures::future::join_all(asks).await;
+    let sent = count(&server.address(), "evalsha") - before;
+    assert!(sent < 20, "{sent} messages for 90 questions");
+    for (i, guard) in (0..).zip(&guards) {
+        let held = locks.inspect(&format!("key-{i}")).await.expect("it answers").holders.remove(0);
+        let left = held.expires_in.as_secs().div_ceil(60);
+        assert_eq!((left, held.fence), (minutes(i), guard.fence()), "{i}");
+        assert_eq!(held.note, (i % 4 == 0).then(|| format!("note {i}")), "{i}");
+        let owner = held.owner.map(|owner| owner.as_str().to_owned());
+        assert_eq!(owner, (i % 5 == 0).then(|| format!("owner-{i}")), "{i}");
+        let mode = if i % 7 == 0 { Mode::Shared } else { Mode::Exclusive };
+        assert_eq!(held.mode, mode, "{i}");
+    }
+}
+
 /// Within a message too: who comes first is served first, and nobody gets past a shared request.
 pub(crate) async fn the_order_of_a_message_is_kept() {
     let provider = provider(&shared()).await;

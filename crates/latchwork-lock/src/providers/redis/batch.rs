@@ -40,6 +40,15 @@ pub(super) struct Member {
     pub(super) asker: Option<Asker>,
 }
 
+impl Member {
+    /// Writes what the script calls an asker.
+    pub(super) fn write_asker(&self, out: &mut Vec<u8>) {
+        if let Some(asker) = &self.asker {
+            asker.write(out, self.ttl);
+        }
+    }
+}
+
 /// What the server said to one member.
 pub(super) struct Answer {
     pub(super) value: Value,

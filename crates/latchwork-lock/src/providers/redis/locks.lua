@@ -6,7 +6,9 @@
 --          first questions, then all others
 -- ARGV  1: the client that asks; 2: how many releases; 3: how many first questions; 4: its process; then
 --          for each release: id
---          for each first question: `ID HOW PLACE ASKER` without blanks, ttl in milliseconds;
+--          if there are first questions: the ASKER of the first of them, its ttl in milliseconds; then
+--          for each first question: `ID HOW PLACE ASKER` without blanks, and without the ASKER where it is
+--          the one that was told before, as it nearly always is;
 --          how: n does not wait, w waits, q waits and is not the first of its process to do so;
 --          place: 00, 01, … in the order in which they came
 --          for each other: operation, id, ttl in milliseconds, option, record
@@ -90,14 +92,14 @@ local answers = { '', 0 }
 -- Leases that begin alone, on a free key. They have fences in a row, told by one end and the
 -- place of each.
 if asks > 0 then
-  local place, at, first, rest, passed = -1, releases + 3, nil, nil, nil
+  local asker, ttl, first, rest, passed = ARGV[releases + 5], ARGV[releases + 6], nil, nil, nil
+  local same, mode = nil, byte(asker)
   for i = releases + 1, releases + asks do
-    place, at = place + 1, at + 2
-    local key, body = KEYS[i + 1], ARGV[at]
-    local how = byte(body, 33)
-    if how == BEHIND then values[i] = pcall('GET', key) end
+    local key, body = KEYS[i + 1], ARGV[i + 6]
+    if byte(body, 33) == BEHIND then values[i] = pcall('GET', key) end
+    local own = byte(body, 36)
     -- Nobody gets past another one of the same message.
-    if values[i] or byte(body, 36) ~= EXCLUSIVE or passed and passed[key] then
+    if values[i] or (own or mode) ~= EXCLUSIVE or passed and passed[key] then
       passed = passed or {}
       passed[key] = true
     else
@@ -112,9 +114,15 @@ if asks > 0 then
           rest = format('%.0f', first)
         end
         rest = '\n' .. rest .. '\n' .. (first == now and '' or now_text) .. '\n' .. ARGV[4]
-        answers[2] = first
+        same, answers[2] = asker .. rest, first
       end
-      if call('SET', key, body .. rest, 'PX', ARGV[at + 1], 'NX') then marks[i] = '+' end
+      local set
+      if own then
+        set = call('SET', key, body .. rest, 'PX', match(body, '^.\n(%d+)000\n', 36), 'NX')
+      else
+        set = call('SET', key, body .. same, 'PX', ttl, 'NX')
+      end
+      if set then marks[i] = '+' end
     end
   end
 end
@@ -177,10 +185,11 @@ for i = 1, members do
         end
       end
     elseif i <= releases + asks then
-      local body = ARGV[i * 2 - releases + 3]
-      op, ttl, v = 'a', ARGV[i * 2 - releases + 4], v or pcall('GET', key)
+      local body = ARGV[i + 6]
+      op, v = 'a', v or pcall('GET', key)
       id, option = sub(body, 1, 32), sub(body, 33, 33)
-      local wants, owner, note = match(body, '^(.\n%d+\n)([^\n]*)\n(.*)$', 36)
+      local asker = #body > 35 and sub(body, 36) or ARGV[releases + 5]
+      local wants, owner, note = match(asker, '^(.\n%d+\n)([^\n]*)\n(.*)$')
       record = wants .. ARGV[1] .. '\n' .. owner .. '\n' .. ARGV[4] .. '\n' .. note
       -- Behind somebody who holds, one who wants it alone and names no owner can but wait.
       if
@@ -224,7 +233,7 @@ for i = 1, members do
         end
       end
     else
-      local at = i * 5 - releases * 4 - asks * 3
+      local at = i * 5 - (releases + asks) * 4 + (asks > 0 and 2 or 0)
       op, id, ttl, option, record = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
       v = pcall('GET', key)
       if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then

@@ -32,6 +32,7 @@ pub(super) fn hexes(ids: &[Id]) -> String {
 }
 
 /// Whoever asks, as the script keeps it.
+#[derive(PartialEq, Eq)]
 pub(super) struct Asker {
     mode: Mode,
     owner: Option<Owner>,

@@ -84,19 +84,27 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
     }
     command.arg(client).arg(counts[0]).arg(counts[1]).arg(crate::process_label());
     let mut place = 0;
+    // Of the first one who asks.
+    let mut told: Option<&Member> = None;
     for member in members {
         let id = record::hex(member.id);
         match member.operation {
             Operation::Release => command.arg(&id[..]),
             Operation::First(how) => {
+                let told = *told.get_or_insert_with(|| {
+                    body.clear();
+                    member.write_asker(&mut body);
+                    command.arg(&body[..]).arg(member.ttl);
+                    member
+                });
                 body.clear();
                 body.extend_from_slice(&id);
                 body.extend([how, b'0' + place / 10, b'0' + place % 10]);
-                if let Some(asker) = &member.asker {
-                    asker.write(&mut body, member.ttl);
+                if (member.ttl, &member.asker) != (told.ttl, &told.asker) {
+                    member.write_asker(&mut body);
                 }
                 place += 1;
-                command.arg(&body[..]).arg(member.ttl)
+                command.arg(&body[..])
             }
             other => {
                 body.clear();
