@@ -54,7 +54,7 @@ pub(crate) async fn those_of_a_message_keep_what_is_their_own() {
     // So that none waits for the connection.
     drop(locks.lock("first").acquire().await.expect("free"));
     let before = count(&server.address(), "evalsha");
-    let minutes = |i: u64| if i % 3 == 0 { 60 + i } else { 1 };
+    let minutes = |i: u64| if i.is_multiple_of(3) { 60 + i } else { 1 };
     let asks = (0..90).map(|i| {
         let request = locks.lock(format!("key-{i}")).ttl(secs(60 * minutes(i)));
         let request = if i % 4 == 0 { request.note(format!("note {i}")) } else { request };

@@ -21,10 +21,10 @@ use tokio::runtime::Handle;
 use super::connection::Line;
 use super::pump::{DURING, Way};
 use super::record::Asker;
-use super::release::Release;
+use super::release::{Handing, Release};
 use super::scripts::Operation;
 use super::tell::{self, Tell, Told};
-use super::watch::Claim;
+use super::watch::{Claim, Standing};
 use super::{error, watcher};
 use crate::rules::Id;
 use crate::runtimes::PerRuntime;
@@ -60,6 +60,8 @@ pub(super) struct Answer {
 pub(super) enum Reply {
     Tell(Tell),
     Release(Box<Release>),
+    Handing(Box<Handing>),
+    Standing(Box<Standing>),
     Claim(Box<Claim>),
 }
 
@@ -145,6 +147,16 @@ impl Lanes {
         }
     }
 
+    /// The same on the lane of [`here`](Self::here), in a message that is sent at once, unless there
+    /// is a crowd: whoever puts it sends it, and the answer is seen to where it arrives.
+    pub(super) fn send_on(&self, lane: &Arc<Lane>, job: Job) {
+        if Arc::ptr_eq(lane, &self.own) {
+            self.put_apart(job); // it is driven by another thread
+        } else if let Some(back) = lane.way.put_and_send(job) {
+            self.put_apart(back);
+        }
+    }
+
     /// The same, on the lane that outlives every runtime of a caller.
     pub(super) fn put_apart(&self, job: Job) {
         if let Some(back) = self.own.way.put(job) {
@@ -178,7 +190,11 @@ impl Drop for Lane {
 
 impl Reply {
     pub(super) fn is_wanted(&self) -> bool {
-        !matches!(self, Reply::Tell(tell) if !tell.is_wanted())
+        match self {
+            Reply::Tell(tell) => tell.is_wanted(),
+            Reply::Standing(standing) => standing.is_wanted(),
+            Reply::Release(_) | Reply::Handing(_) | Reply::Claim(_) => true,
+        }
     }
 
     /// Answers; `crowd` when many are answered at once.
@@ -190,6 +206,8 @@ impl Reply {
                 }
             }
             Reply::Release(release) => release.tried(answer),
+            Reply::Handing(handing) => handing.answered(answer),
+            Reply::Standing(standing) => standing.answered(answer),
             Reply::Claim(claim) => claim.answered(answer),
         }
     }

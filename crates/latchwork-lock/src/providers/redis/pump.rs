@@ -6,11 +6,12 @@
 //! costs by itself, which is more than a member of it does, is shared by many.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::{ErrorKind, RedisError, Value};
@@ -43,6 +44,10 @@ pub(super) struct Way {
     pub(super) line: Arc<Line>,
     pub(super) client: Arc<str>,
     waiting: Mutex<Waiting>,
+    /// The messages of the pump that are not answered. Locked before `waiting` by who wants both.
+    under_way: Mutex<FuturesUnordered<BoxFuture<'static, ()>>>,
+    /// Who is woken by their answers.
+    pump: OnceLock<Waker>,
     /// How many members are under way.
     asked: AtomicUsize,
     /// How many jobs were put and are not answered. Whoever sends its own message would overtake
@@ -68,6 +73,8 @@ impl Way {
             line,
             client,
             waiting: Mutex::default(),
+            under_way: Mutex::default(),
+            pump: OnceLock::new(),
             asked: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             crowd: AtomicUsize::new(0),
@@ -82,11 +89,36 @@ impl Way {
         }
         self.queued.fetch_add(1, Ordering::Relaxed);
         waiting.jobs.push(job);
-        let count = waiting.jobs.len();
-        let pump = waiting.pump.take_if(|(enough, _)| count >= *enough);
-        drop(waiting);
-        if let Some((_, pump)) = pump {
-            pump.wake();
+        waiting.ring();
+        None
+    }
+
+    /// The same, and sends it from here where the pump would send it at once: to wake that first is
+    /// one task more between a turn and the next. To be called on the pump's own runtime.
+    pub(super) fn put_and_send(self: &Arc<Self>, job: Job) -> Option<Job> {
+        let (Some(pump), false) = (self.pump.get(), self.is_crowded()) else {
+            return self.put(job);
+        };
+        // Whoever polls now will not see the job, and need not.
+        let Some(mut under_way) = self.under_way.try_lock() else { return self.put(job) };
+        {
+            let mut waiting = self.waiting.lock();
+            if waiting.over {
+                return Some(job);
+            }
+            self.queued.fetch_add(1, Ordering::Relaxed);
+            waiting.jobs.push(job);
+            if waiting.jobs.len() < self.enough(under_way.len()) {
+                waiting.ring();
+                return None;
+            }
+        }
+        self.send_all(&mut under_way);
+        let messages = under_way.len();
+        poll(&mut under_way, &mut Context::from_waker(pump));
+        if under_way.len() < messages {
+            // What waits for fewer to be under way may go.
+            pump.wake_by_ref();
         }
         None
     }
@@ -117,25 +149,36 @@ impl Way {
     /// Sends what is put, until nothing more is taken.
     pub(super) async fn pump(self: Arc<Self>) {
         let _rest = Rest(&self);
-        let mut under_way = FuturesUnordered::new();
         loop {
             let go_on = poll_fn(|cx| {
-                while let Poll::Ready(Some(())) = under_way.poll_next_unpin(cx) {}
+                self.pump.get_or_init(|| cx.waker().clone());
+                let mut under_way = self.under_way.lock();
+                poll(&mut under_way, cx);
                 self.poll_enough(self.enough(under_way.len()), cx)
             });
             if !go_on.await {
                 break;
             }
             // Those who were answered together ask again together: let them all come.
-            if under_way.is_empty() && self.is_crowded() {
+            if self.is_crowded() && self.under_way.lock().is_empty() {
                 tokio::task::yield_now().await;
             }
-            let (members, replies) = self.take();
-            if !members.is_empty() {
-                under_way.push(send(&self, members, replies));
-            }
+            self.send_all(&mut self.under_way.lock());
         }
-        while under_way.next().await.is_some() {}
+        poll_fn(|cx| {
+            let mut under_way = self.under_way.lock();
+            poll(&mut under_way, cx);
+            if under_way.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    /// Makes a message of what waits. It is sent when it is polled.
+    fn send_all(self: &Arc<Self>, under_way: &mut FuturesUnordered<BoxFuture<'static, ()>>) {
+        let (members, replies) = self.take();
+        if !members.is_empty() {
+            under_way.push(Box::pin(send(self.clone(), members, replies)));
+        }
     }
 
     /// How many must be there for one more message.
@@ -235,6 +278,21 @@ impl Way {
     }
 }
 
+impl Waiting {
+    /// Wakes the pump if what it waits for is there.
+    fn ring(&mut self) {
+        let count = self.jobs.len();
+        if let Some((_, pump)) = self.pump.take_if(|(enough, _)| count >= *enough) {
+            pump.wake();
+        }
+    }
+}
+
+/// Gets on with all that is under way.
+fn poll(under_way: &mut FuturesUnordered<BoxFuture<'static, ()>>, cx: &mut Context<'_>) {
+    while let Poll::Ready(Some(())) = under_way.poll_next_unpin(cx) {}
+}
+
 /// What is left when the pump has ended, or its runtime has: it is dropped, and so everybody is told.
 struct Rest<'a>(&'a Way);
 
@@ -245,6 +303,8 @@ impl Drop for Rest<'_> {
         let jobs = std::mem::take(&mut waiting.jobs);
         drop(waiting);
         drop(jobs);
+        let under_way = std::mem::take(&mut *self.0.under_way.lock());
+        drop(under_way);
     }
 }
 
@@ -267,7 +327,7 @@ impl Drop for Asked {
 }
 
 /// Sends one message and gives everybody an answer.
-async fn send(way: &Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
+async fn send(way: Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
     let _asked = way.asked(members.len());
     let crowd = replies.len() >= CROWD;
     let answers = way.exchange(&members).await;
@@ -391,6 +451,25 @@ mod tests {
             .collect();
         assert_eq!(way.take().0.len(), LARGEST);
         assert_eq!(way.take().0.len(), 5);
+    }
+
+    #[tokio::test]
+    async fn who_need_not_wait_sends_by_itself_and_is_told_by_the_pump() {
+        let client = Client::open("redis://127.0.0.1:1").expect("an address");
+        let way = Arc::new(Way::new(Arc::new(Line::new(client, None)), "somebody".into()));
+        let (first, _told) = job();
+        assert!(way.put_and_send(first).is_none());
+        assert_eq!(way.waiting.lock().jobs.len(), 1, "nobody is there yet to see to the answer");
+        assert_eq!(way.take().0.len(), 1);
+        tokio::spawn(way.clone().pump());
+        tokio::task::yield_now().await;
+        let (second, told) = job();
+        assert!(way.put_and_send(second).is_none());
+        assert!(way.waiting.lock().jobs.is_empty());
+        assert_eq!(way.under_way.lock().len(), 1);
+        assert!(told.await.expect("an answer").is_err(), "no server is there");
+        way.end();
+        assert!(way.put_and_send(job().0).is_some(), "nobody would see to the answer");
     }
 
     #[tokio::test]

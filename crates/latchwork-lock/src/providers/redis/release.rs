@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use redis::Value;
 use tokio::sync::watch;
 
 use super::batch::{Answer, Job, Lane, Question, Reply};
 use super::scripts::Operation;
 use super::store::{Store, member};
+use super::tell::{self, Tell};
 use super::watcher::runtime;
 use crate::retry::Backoff;
 use crate::rules::Id;
@@ -32,6 +34,27 @@ pub(super) struct Release {
     left: watch::Sender<usize>,
     /// Nothing is left to do.
     done: bool,
+}
+
+/// A release of a key that others of this process wait for. They are given theirs where the answer
+/// arrives, and whoever released is told afterwards: they have waited longer.
+pub(super) struct Handing {
+    pub(super) store: Arc<Store>,
+    pub(super) during: &'static str,
+    pub(super) key: Key,
+    pub(super) asked_at: Moment,
+    pub(super) tell: Tell,
+}
+
+impl Handing {
+    pub(super) fn answered(self, answer: Result<Answer>) {
+        let held = answer
+            .and_then(|a| self.store.released(self.during, &self.key, self.asked_at, &a))
+            .map(|held| Answer { value: Value::Int(held.into()), again: false });
+        if let Some(waker) = self.tell.answer(held) {
+            tell::wake(&waker, true);
+        }
+    }
 }
 
 /// A release that is waited for: whether the lease was held, and whether others were given the key.

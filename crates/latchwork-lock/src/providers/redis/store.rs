@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::batch::{Answer, Job, Lanes, Member, Reply};
+use super::batch::{Answer, Job, Lane, Lanes, Member, Question, Reply};
 use super::connection::Line;
 use super::pump::LARGEST;
 use super::record::Asker;
-use super::release::{Releases, Releasing, Unanswered};
+use super::release::{Handing, Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
-use super::watch::Desk;
-use super::{error, record};
+use super::watch::{Desk, Seat};
+use super::{error, record, tell};
 use crate::rules::Id;
 use crate::{
     AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
@@ -80,27 +80,26 @@ impl Store {
         id: Id,
         how: Asking,
     ) -> Result<Verdict> {
-        let (operation, option) = match how {
-            Asking::Once => (Operation::First(b'n'), ""),
-            Asking::First => (Operation::First(b'w'), ""),
-            Asking::Behind => (Operation::First(b'q'), ""),
-            Asking::Again => (Operation::Ask, "a"),
-            Asking::Last => (Operation::Ask, "l"),
-        };
-        let member = Member {
-            key: request.key.clone(),
-            operation,
-            id,
-            ttl: record::millis(request.ttl),
-            option: option.to_owned(),
-            asker: Some(Asker::of(request)),
-        };
         let unanswered = Unanswered::new(self, releases, &request.key, id);
-        let question = self.lanes.ask_on(&unanswered.lane, during, member);
+        let question = self.lanes.ask_on(&unanswered.lane, during, question(request, id, how));
         let answer = question.await;
         unanswered.answered();
-        let answer = answer?;
-        verdict(&answer.value, &*self.clock).ok_or_else(|| error::unreadable(during))
+        verdict(during, &answer?, &*self.clock)
+    }
+
+    /// Asks for one who can but wait, behind others of this process. The seat hears of the answer where
+    /// that arrives, and nobody is woken only to learn that it stands in the queue.
+    pub(super) fn stand(
+        self: &Arc<Self>,
+        lane: &Arc<Lane>,
+        during: &'static str,
+        request: &AcquireRequest,
+        id: Id,
+        seat: &Seat,
+    ) {
+        let member = question(request, id, Asking::Behind);
+        let reply = Reply::Standing(Box::new(seat.standing(self, during)));
+        self.lanes.send_on(lane, Job { member, reply });
     }
 
     /// Whether the lease was held; an error where that got lost.
@@ -114,7 +113,17 @@ impl Store {
         id: Id,
     ) -> Result<bool> {
         let asked_at = self.clock.now();
-        let question = self.lanes.ask(during, member(Operation::Release, key, id));
+        let (lane, member) = (self.lanes.here(), member(Operation::Release, key, id));
+        let question = if self.desk.is_awaited(key) {
+            let (tell, told) = tell::channel();
+            let (store, key) = (self.clone(), key.clone());
+            let handing = Handing { store, during, key, asked_at, tell };
+            let reply = Reply::Handing(Box::new(handing));
+            self.lanes.send_on(&lane, Job { member, reply });
+            Question::Put(during, told)
+        } else {
+            self.lanes.ask_on(&lane, during, member)
+        };
         let releasing = Releasing::new(self, during, key, asked_at, question);
         let (held, handed_on) = releasing.await?;
         if handed_on {
@@ -346,7 +355,30 @@ fn span(micros: i64) -> Option<Duration> {
     u64::try_from(micros).ok().map(Duration::from_micros)
 }
 
-fn verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
+fn question(request: &AcquireRequest, id: Id, how: Asking) -> Member {
+    let (operation, option) = match how {
+        Asking::Once => (Operation::First(b'n'), ""),
+        Asking::First => (Operation::First(b'w'), ""),
+        Asking::Behind => (Operation::First(b'q'), ""),
+        Asking::Again => (Operation::Ask, "a"),
+        Asking::Last => (Operation::Ask, "l"),
+    };
+    Member {
+        key: request.key.clone(),
+        operation,
+        id,
+        ttl: record::millis(request.ttl),
+        option: option.to_owned(),
+        asker: Some(Asker::of(request)),
+    }
+}
+
+/// What an answer to a question says.
+pub(super) fn verdict(during: &'static str, answer: &Answer, clock: &dyn Clock) -> Result<Verdict> {
+    read_verdict(&answer.value, clock).ok_or_else(|| error::unreadable(during))
+}
+
+fn read_verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
     // The short way answers with the bare fence.
     if let Value::Int(fence) = value {
         return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));

@@ -3,7 +3,9 @@
 
 use super::provider::RedisLockProvider;
 use super::record;
-use super::store::{Asking, Verdict};
+use super::release::Unanswered;
+use super::store::{Asking, Store, Verdict};
+use super::watch::Called;
 use crate::{AcquireRequest, Acquired, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
@@ -30,7 +32,24 @@ pub(super) async fn acquire(
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
-        match store.ask(releases, DURING, request, id, how).await? {
+        let verdict = if how == Asking::Behind {
+            let unanswered = Unanswered::new(store, releases, &request.key, id);
+            store.stand(&unanswered.lane, DURING, request, id, &seat);
+            provider.watch();
+            let called = seat.called(&*store.clock, deadline).await;
+            unanswered.answered();
+            match called {
+                Called::Told(verdict) => verdict?,
+                Called::Holds(acquired) => return Ok(acquired),
+                Called::Asks => {
+                    how = next(store, deadline);
+                    continue;
+                }
+            }
+        } else {
+            store.ask(releases, DURING, request, id, how).await?
+        };
+        match verdict {
             Verdict::Granted(mut grant, began) => {
                 grant.waited |= matches!(how, Asking::Again | Asking::Last);
                 // The ttl began in the server, after this moment.
@@ -42,12 +61,16 @@ pub(super) async fn acquire(
                 let now = store.clock.now();
                 seat.queued(left.map_or(Moment::NEVER, |left| now.after(left)), stay, asked_at);
                 provider.watch();
-                if let Some(acquired) = seat.called(&*store.clock, deadline).await {
-                    return Ok(acquired);
+                match seat.called(&*store.clock, deadline).await {
+                    Called::Holds(acquired) => return Ok(acquired),
+                    Called::Asks | Called::Told(_) => how = next(store, deadline),
                 }
-                let over = store.clock.now() >= deadline;
-                how = if over { Asking::Last } else { Asking::Again };
             }
         }
     }
+}
+
+/// How one asks who has waited.
+fn next(store: &Store, deadline: Moment) -> Asking {
+    if store.clock.now() >= deadline { Asking::Last } else { Asking::Again }
 }

@@ -1,8 +1,8 @@
 //! How a waiter of this process is woken: it signs in here, and the [watcher](super::watcher) calls.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::select;
@@ -12,8 +12,8 @@ use tokio::sync::Notify;
 use super::batch::{Answer, Reply};
 use super::release::Releases;
 use super::scripts::Operation;
-use super::store::{Store, claimed, handed_on};
-use super::watcher;
+use super::store::{Store, Verdict, claimed, handed_on, verdict};
+use super::{error, watcher};
 use crate::rules::{CLAIM_WINDOW, Id};
 use crate::{Acquired, Clock, Confirmation, Grant, Key, Moment, Reserved, Result};
 
@@ -62,6 +62,18 @@ enum State {
     Holds(Acquired, Moment),
     /// It must ask where it stands.
     Asks,
+    /// Its question was answered, and it does not stand in the queue.
+    Told(Result<Verdict>),
+}
+
+/// Why a waiter goes on.
+pub(super) enum Called {
+    /// It has a lease.
+    Holds(Acquired),
+    /// It must ask where it stands, or its time is over.
+    Asks,
+    /// This is what its question was answered.
+    Told(Result<Verdict>),
 }
 
 /// One stay in the queue.
@@ -84,6 +96,17 @@ pub(super) struct Seat {
     desk: Arc<Desk>,
     id: Id,
     call: Arc<Call>,
+}
+
+/// The question of one who can but wait, on its way.
+pub(super) struct Standing {
+    store: Arc<Store>,
+    during: &'static str,
+    id: Id,
+    /// Gone with its waiter.
+    call: Weak<Call>,
+    asked_at: Moment,
+    answered: bool,
 }
 
 /// The claim of a turn, on its way.
@@ -218,6 +241,29 @@ impl Desk {
         }
     }
 
+    /// Says that one stands in the queue, as [`Seat::queued`] does.
+    fn queued(&self, call: &Arc<Call>, id: Id, due: Moment, stay: i64, asked_at: Moment) {
+        if let State::Waits(known) = &mut *call.state.lock() {
+            *known = Some(Stay { began: stay, asked_at });
+        }
+        {
+            let mut room = self.room.lock();
+            // It may have gone, or come back and taken a seat of its own.
+            if !room.calls.get(&id).is_some_and(|known| Arc::ptr_eq(known, call)) {
+                return;
+            }
+            let line = room.keys.entry(call.key.clone());
+            let line = line.or_insert_with(|| Line { due, ids: HashSet::new() });
+            line.ids.insert(id);
+        }
+        self.set_due(&call.key, due);
+    }
+
+    /// Whether anybody waits for a key.
+    pub(super) fn is_awaited(&self, key: &Key) -> bool {
+        self.room.lock().keys.contains_key(key)
+    }
+
     /// Whether anybody waits.
     pub(super) fn is_empty(&self) -> bool {
         self.room.lock().keys.is_empty()
@@ -259,36 +305,42 @@ impl Seat {
     /// Says that it stands in the queue since this `stay` began, as it was answered to a question of
     /// `asked_at`, and when something ahead of it runs out.
     pub(super) fn queued(&self, due: Moment, stay: i64, asked_at: Moment) {
-        if let State::Waits(known) = &mut *self.call.state.lock() {
-            *known = Some(Stay { began: stay, asked_at });
-        }
-        {
-            let mut room = self.desk.room.lock();
-            let line = room.keys.entry(self.call.key.clone());
-            let line = line.or_insert_with(|| Line { due, ids: HashSet::new() });
-            line.ids.insert(self.id);
-        }
-        self.desk.set_due(&self.call.key, due);
+        self.desk.queued(&self.call, self.id, due, stay, asked_at);
     }
 
-    /// Ends with a lease when its turn has come; with none when it must ask, at the latest at the
-    /// deadline.
-    pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Option<Acquired> {
+    /// A question that is asked for it from now on.
+    pub(super) fn standing(&self, store: &Arc<Store>, during: &'static str) -> Standing {
+        Standing {
+            store: store.clone(),
+            during,
+            id: self.id,
+            call: Arc::downgrade(&self.call),
+            asked_at: store.clock.now(),
+            answered: false,
+        }
+    }
+
+    /// Ends when its turn has come, or when it must ask, at the latest at the deadline.
+    pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Called {
         loop {
             {
                 let mut state = self.call.state.lock();
-                if let State::Holds(..) = *state
-                    && let State::Holds(acquired, _) = std::mem::replace(&mut *state, State::Asks)
-                {
-                    return Some(acquired);
-                }
-                let over = clock.now() >= deadline;
-                if over || matches!(*state, State::Asks) {
-                    // What it is told from now on may be of the stay that the question ends.
-                    if !matches!(*state, State::Claims) {
+                match std::mem::replace(&mut *state, State::Asks) {
+                    State::Holds(acquired, _) => return Called::Holds(acquired),
+                    State::Told(verdict) => return Called::Told(verdict),
+                    // What it is told from now on may be of the stay that the next question ends.
+                    State::Asks => {
                         *state = State::Waits(None);
+                        return Called::Asks;
                     }
-                    return None;
+                    State::Waits(_) if clock.now() >= deadline => {
+                        *state = State::Waits(None);
+                        return Called::Asks;
+                    }
+                    known => *state = known,
+                }
+                if clock.now() >= deadline {
+                    return Called::Asks;
                 }
             }
             let told = std::pin::pin!(self.call.bell.notified());
@@ -314,6 +366,37 @@ impl Drop for Seat {
             if line.ids.is_empty() {
                 room.keys.remove(&self.call.key);
             }
+        }
+    }
+}
+
+impl Standing {
+    pub(super) fn is_wanted(&self) -> bool {
+        self.call.strong_count() > 0
+    }
+
+    /// Remembers that its waiter stands in the queue, or tells it anything else.
+    pub(super) fn answered(mut self, answer: Result<Answer>) {
+        self.answered = true;
+        let Some(call) = self.call.upgrade() else { return };
+        let clock = &*self.store.clock;
+        match answer.and_then(|answer| verdict(self.during, &answer, clock)) {
+            Ok(Verdict::Queued(left, stay)) => {
+                let due = left.map_or(Moment::NEVER, |left| clock.now().after(left));
+                self.store.desk.queued(&call, self.id, due, stay, self.asked_at);
+            }
+            other => call.tell(other),
+        }
+    }
+}
+
+impl Drop for Standing {
+    /// Its lane has ended with the runtime that drove it.
+    fn drop(&mut self) {
+        if !self.answered
+            && let Some(call) = self.call.upgrade()
+        {
+            call.tell(Err(error::gone(self.during)));
         }
     }
 }
@@ -366,8 +449,17 @@ impl Claim {
 impl Call {
     fn ask_again(&self) {
         let mut state = self.state.lock();
-        if !matches!(*state, State::Holds(..)) {
+        if !matches!(*state, State::Holds(..) | State::Told(_)) {
             *state = State::Asks;
+            self.bell.notify_one();
+        }
+    }
+
+    /// Tells what a question was answered, if nothing else is known by now.
+    fn tell(&self, verdict: Result<Verdict>) {
+        let mut state = self.state.lock();
+        if let State::Waits(None) = *state {
+            *state = State::Told(verdict);
             self.bell.notify_one();
         }
     }
