@@ -233,9 +233,14 @@ async fn f08_a_heartbeat_keeps_a_long_action(f: Fixture) {
 
 /// A machine that pauses as it is told, and then tells what woke it.
 fn pausing(stage: &Stage, pause: Pause) -> StateMachine<Order> {
+    pausing_with(stage, stage.lock_config(), pause)
+}
+
+fn pausing_with(stage: &Stage, lock: LockConfig, pause: Pause) -> StateMachine<Order> {
     let witness = stage.clone();
     stage
         .stored()
+        .lock_config(lock)
         .action_fn("wait", move |_| {
             let pause = pause.clone();
             async move { Ok(ActionResult::pause(pause)) }
@@ -336,10 +341,12 @@ async fn f08_a_pause_keeps_the_lock_as_long_as_it_says(f: Fixture) {
 
 async fn f08_a_lock_is_renewed_by_whoever_runs(f: Fixture) {
     let stage = Stage::new(&f).await;
-    let machine = pausing(&stage, Pause::new().on_signal("go").renew_lock());
+    // Long, so that a busy machine comes in time.
+    let lock = LockConfig { ttl: f.unit() * 20, ..stage.lock_config() };
+    let machine = pausing_with(&stage, lock, Pause::new().on_signal("go").renew_lock());
     let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
-    for _ in 0..4 {
-        f.pass(stage.too_long() / 2).await;
+    for _ in 0..2 {
+        f.pass(f.unit() * 11).await;
         let mut worker = take(&stage, &machine).await.expect("its lock must be renewed");
         assert_eq!(worker.due(), Some(&Due::RenewLock));
         worker.renew_lock().await.expect("it is kept");
