@@ -249,9 +249,7 @@ async fn send(place: &Place, jobs: Vec<Job>) {
             asked.into_iter().for_each(|tell| drop(tell.send(Told::Lost)));
         }
         Err(wrong) => {
-            if let Wrong::Refused(error) = &wrong
-                && error.to_string().contains("too many operations")
-            {
+            if wrong.is_too_many() {
                 tracing::debug!("the server takes few operations at a time: each asks by itself");
                 place.lane.batch.most.store(1, Ordering::Relaxed);
             }
