@@ -217,19 +217,7 @@ async fn carry(mut place: Place) {
 
 /// Sends one message and tells its members.
 async fn send(place: &Place, jobs: Vec<Job>) {
-    let now = place.clock.now();
-    let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
-    for Job { operation, by, tell, .. } in jobs {
-        if by.is_some() && tell.is_closed() {
-            continue;
-        }
-        if by.is_some_and(|by| now > by) {
-            let _ = tell.send(Told::Apart);
-        } else {
-            operations.push(operation);
-            asked.push(tell);
-        }
-    }
+    let (operations, asked) = still_wanted(jobs, place.clock.now());
     if asked.is_empty() {
         return;
     }
@@ -258,6 +246,23 @@ async fn send(place: &Place, jobs: Vec<Job>) {
     }
 }
 
+/// What may be sent now, and who waits for it.
+fn still_wanted(jobs: Vec<Job>, now: Moment) -> (Vec<TxnOp>, Vec<oneshot::Sender<Told>>) {
+    let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
+    for Job { operation, by, tell, .. } in jobs {
+        if by.is_some() && tell.is_closed() {
+            continue;
+        }
+        if by.is_some_and(|by| now > by) {
+            let _ = tell.send(Told::Apart);
+        } else {
+            operations.push(operation);
+            asked.push(tell);
+        }
+    }
+    (operations, asked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -271,6 +276,33 @@ mod tests {
         let tell = oneshot::channel().0;
         inner.waiting.push_back(Job { number, key, operation, by: None, tell });
         number
+    }
+
+    /// Of a crowd for whom it is too late, who have gone, or neither: who is sent, and what they are
+    /// told that are not.
+    #[test]
+    fn what_is_too_late_or_has_gone_is_not_sent_unless_it_must_be() {
+        let (now, sooner) = (Moment::default().after(Duration::from_secs(9)), Moment::default());
+        let job = |name: &str, by| {
+            let (tell, told) = oneshot::channel();
+            let key = Key::new(name).expect("legal");
+            (Job { number: 1, key, operation: TxnOp::delete(name, None), by, tell }, told)
+        };
+        let (in_time, _here) = job("in time", Some(now));
+        let (late, mut told) = job("late", Some(sooner));
+        let (release, _here_too) = job("release", None);
+        let (gone, _) = job("gone", Some(now));
+        let (release_of_one_gone, _) = job("release of one gone", None);
+        let all = vec![in_time, late, gone, release, release_of_one_gone];
+        let (operations, asked) = still_wanted(all, now);
+        let sent = format!("{operations:?}");
+        let sent: Vec<_> = ["in time", "late", "gone", "release", "release of one gone"]
+            .into_iter()
+            .filter(|name| sent.contains(&format!("{:?}", name.as_bytes())))
+            .collect();
+        assert_eq!(sent, ["in time", "release", "release of one gone"]);
+        assert_eq!((operations.len(), asked.len()), (3, 3));
+        assert!(matches!(told.try_recv(), Ok(Told::Apart)), "it asks by itself");
     }
 
     #[test]
