@@ -265,7 +265,9 @@ fn still_wanted(jobs: Vec<Job>, now: Moment) -> (Vec<TxnOp>, Vec<oneshot::Sender
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::Address;
     use super::*;
+    use crate::SystemClock;
 
     fn put(batch: &Batch, key: &str) -> u64 {
         let key = Key::new(key).expect("legal");
@@ -303,6 +305,21 @@ mod tests {
         assert_eq!(sent, ["in time", "release", "release of one gone"]);
         assert_eq!((operations.len(), asked.len()), (3, 3));
         assert!(matches!(told.try_recv(), Ok(Told::Apart)), "it asks by itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_message_that_does_not_go() {
+        let link = Arc::new(Link::own(Address::parse("etcd://nowhere").expect("legal")));
+        let (lane, clock) = (link.lane(), SystemClock::shared());
+        let key = Key::new("key").expect("legal");
+        // Of these no answer ever comes.
+        lane.batch.inner.lock().under_way = UNDER_WAY;
+        for by in [None, Some(Moment::NEVER)] {
+            let way = link.share(&clock, &key, by, || TxnOp::delete("name", None));
+            let way = timeout(HELD_UP * 2, way).await.expect("not for long");
+            assert!(matches!(way, Way::Alone(None)), "it asks by itself");
+            assert!(lane.batch.next().is_empty(), "it is not sent besides");
+        }
     }
 
     #[test]
