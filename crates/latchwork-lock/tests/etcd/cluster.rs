@@ -1,13 +1,15 @@
 //! Clusters that only one test uses, so that their members may be stopped and killed.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 use etcd_client::{Client, ConnectOptions};
 use latchwork_contract::process::{self, Signal};
 use latchwork_lock::{EtcdLockProvider, Locks, Token};
 
-use crate::support::{eventually, secs};
+use crate::support::{SOON, eventually, millis, secs};
 use crate::ways::Ways;
 
 /// The program; Debian's unless told.
@@ -39,7 +41,12 @@ struct Member {
 impl Cluster {
     /// So many members, which have a leader.
     pub(crate) async fn start(size: usize) -> Self {
-        let cluster = Self::begin(size, "http", &[]);
+        Self::start_with(size, &[]).await
+    }
+
+    /// The same, with other words for each member.
+    pub(crate) async fn start_with(size: usize, extra: &[String]) -> Self {
+        let cluster = Self::begin(size, "http", extra);
         for member in 0..size {
             cluster.is_healthy(member).await;
         }
@@ -97,8 +104,7 @@ impl Cluster {
         let all = all.collect::<Vec<_>>().join(",");
         let own = &self.members[member];
         let client = format!("{}://127.0.0.1:{}", self.scheme, own.client);
-        let log = self.directory.path().join(format!("m{member}.log"));
-        let log = std::fs::File::options().create(true).append(true).open(log).expect("a log");
+        let log = std::fs::File::options().create(true).append(true).open(self.log(member));
         let process = Command::new(program())
             .args(["--name", &format!("m{member}"), "--logger", "zap", "--log-level", "error"])
             .arg("--data-dir")
@@ -109,7 +115,7 @@ impl Cluster {
             .args(["--initial-cluster", &all, "--initial-cluster-state", "new"])
             .args(&self.extra)
             .stdout(Stdio::null())
-            .stderr(log)
+            .stderr(log.expect("a log"))
             .spawn()
             .expect("it starts");
         let id = process.id();
@@ -146,7 +152,24 @@ impl Cluster {
 
     pub(crate) async fn is_healthy(&self, member: usize) {
         let mut client = self.client(member).await;
-        eventually("a member is well", async || client.get("x", None).await.is_ok()).await;
+        let began = Instant::now();
+        while let Err(error) = client.get("x", None).await {
+            let late = began.elapsed() > SOON;
+            assert!(!late, "member {member} is never well: {error}\n{}", self.last_words(member));
+            tokio::time::sleep(millis(10)).await;
+        }
+    }
+
+    /// The end of a member's log.
+    fn last_words(&self, member: usize) -> String {
+        let log = std::fs::read(self.log(member)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
+    }
+
+    fn log(&self, member: usize) -> PathBuf {
+        self.directory.path().join(format!("m{member}.log"))
     }
 
     /// Which one leads, as a member that lives tells.

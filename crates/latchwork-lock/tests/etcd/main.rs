@@ -75,7 +75,8 @@ fn main() {
             a_lease_that_is_gone_is_no_harm_to_others,
             members_that_go_are_no_harm_to_others,
             an_answer_to_many_may_be_lost,
-            a_crowd_is_told_soon_that_a_server_is_silent;
+            a_crowd_is_told_soon_that_a_server_is_silent,
+            few_operations_at_a_time_are_enough;
         doors:
             a_password_opens,
             certificates_are_checked,

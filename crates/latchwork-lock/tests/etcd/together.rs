@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use etcd_client::{Txn, TxnOp};
 use latchwork_contract::proxy::{Direction, Flow, Proxy};
 use latchwork_lock::{Guard, Locks, PageRequest};
 use tokio::task::JoinHandle;
@@ -26,7 +27,10 @@ struct Far {
 
 impl Far {
     async fn start() -> Self {
-        let cluster = Cluster::start(1).await;
+        Self::before(Cluster::start(1).await).await
+    }
+
+    async fn before(cluster: Cluster) -> Self {
         let server = cluster.place(0).parse().expect("a socket address");
         let proxy = Proxy::before(server).await.expect("a port");
         let locks = connect(&format!("etcd://{}/{}", proxy.address(), room())).await;
@@ -190,7 +194,7 @@ pub(crate) async fn a_crowd_is_told_soon_that_a_server_is_silent() {
         tokio::spawn(async move { locks.lock(format!("key-{n}")).ttl(TTL).try_acquire().await })
     };
     let asked = futures::future::join_all((0..1_500).map(ask));
-    // Message after message it would take most of a minute.
+    // Far more than it takes; that nobody waits for message after message is tested beside the code.
     let told = tokio::time::timeout(secs(20), asked).await;
     for told in told.expect("all are told") {
         let error = told.expect("no panic").expect_err("nobody answers");
@@ -198,6 +202,39 @@ pub(crate) async fn a_crowd_is_told_soon_that_a_server_is_silent() {
     }
     far.proxy.pass().await.expect("its port");
     far.proxy.cut();
+    far.is_free().await;
+}
+
+/// A server may be told to take fewer operations at a time than a message of several has.
+pub(crate) async fn few_operations_at_a_time_are_enough() {
+    let few = ["--max-txn-ops", "4"].map(str::to_owned);
+    let far = Far::before(Cluster::start_with(1, &few).await).await;
+    let mut client = far.cluster.client(0).await;
+    let five = (0..5).map(|n| TxnOp::put(format!("other-{n}"), "", None)).collect::<Vec<_>>();
+    let refused = client.txn(Txn::new().and_then(five)).await.expect_err("five at a time");
+    assert!(refused.to_string().contains("too many operations"), "{refused}");
+    for _ in 0..2 {
+        assert!(release(all(far.crowd(|_| TTL)).await).await);
+    }
+    // One key goes around, also with those who stand in line along the way.
+    let locks = far.cluster.locks().await;
+    let around = |_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let mut fences = Vec::new();
+            for _ in 0..5 {
+                let request = locks.lock("key").ttl(TTL).wait(secs(30));
+                let guard = request.acquire().await.expect("its turn");
+                fences.push(guard.fence());
+                guard.release().await.expect("held");
+            }
+            fences
+        })
+    };
+    let mut fences = all((0..2 * CROWD).map(around).collect()).await.concat();
+    fences.sort();
+    fences.dedup();
+    assert_eq!(fences.len(), 10 * CROWD);
     far.is_free().await;
 }
 

@@ -217,19 +217,7 @@ async fn carry(mut place: Place) {
 
 /// Sends one message and tells its members.
 async fn send(place: &Place, jobs: Vec<Job>) {
-    let now = place.clock.now();
-    let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
-    for Job { operation, by, tell, .. } in jobs {
-        if by.is_some() && tell.is_closed() {
-            continue;
-        }
-        if by.is_some_and(|by| now > by) {
-            let _ = tell.send(Told::Apart);
-        } else {
-            operations.push(operation);
-            asked.push(tell);
-        }
-    }
+    let (operations, asked) = still_wanted(jobs, place.clock.now());
     if asked.is_empty() {
         return;
     }
@@ -249,9 +237,7 @@ async fn send(place: &Place, jobs: Vec<Job>) {
             asked.into_iter().for_each(|tell| drop(tell.send(Told::Lost)));
         }
         Err(wrong) => {
-            if let Wrong::Refused(error) = &wrong
-                && error.to_string().contains("too many operations")
-            {
+            if wrong.is_too_many() {
                 tracing::debug!("the server takes few operations at a time: each asks by itself");
                 place.lane.batch.most.store(1, Ordering::Relaxed);
             }
@@ -260,9 +246,28 @@ async fn send(place: &Place, jobs: Vec<Job>) {
     }
 }
 
+/// What may be sent now, and who waits for it.
+fn still_wanted(jobs: Vec<Job>, now: Moment) -> (Vec<TxnOp>, Vec<oneshot::Sender<Told>>) {
+    let (mut operations, mut asked) = (Vec::with_capacity(jobs.len()), Vec::new());
+    for Job { operation, by, tell, .. } in jobs {
+        if by.is_some() && tell.is_closed() {
+            continue;
+        }
+        if by.is_some_and(|by| now > by) {
+            let _ = tell.send(Told::Apart);
+        } else {
+            operations.push(operation);
+            asked.push(tell);
+        }
+    }
+    (operations, asked)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::config::Address;
     use super::*;
+    use crate::SystemClock;
 
     fn put(batch: &Batch, key: &str) -> u64 {
         let key = Key::new(key).expect("legal");
@@ -273,6 +278,48 @@ mod tests {
         let tell = oneshot::channel().0;
         inner.waiting.push_back(Job { number, key, operation, by: None, tell });
         number
+    }
+
+    /// Of a crowd for whom it is too late, who have gone, or neither: who is sent, and what they are
+    /// told that are not.
+    #[test]
+    fn what_is_too_late_or_has_gone_is_not_sent_unless_it_must_be() {
+        let (now, sooner) = (Moment::default().after(Duration::from_secs(9)), Moment::default());
+        let job = |name: &str, by| {
+            let (tell, told) = oneshot::channel();
+            let key = Key::new(name).expect("legal");
+            (Job { number: 1, key, operation: TxnOp::delete(name, None), by, tell }, told)
+        };
+        let (in_time, _here) = job("in time", Some(now));
+        let (late, mut told) = job("late", Some(sooner));
+        let (release, _here_too) = job("release", None);
+        let (gone, _) = job("gone", Some(now));
+        let (release_of_one_gone, _) = job("release of one gone", None);
+        let all = vec![in_time, late, gone, release, release_of_one_gone];
+        let (operations, asked) = still_wanted(all, now);
+        let sent = format!("{operations:?}");
+        let sent: Vec<_> = ["in time", "late", "gone", "release", "release of one gone"]
+            .into_iter()
+            .filter(|name| sent.contains(&format!("{:?}", name.as_bytes())))
+            .collect();
+        assert_eq!(sent, ["in time", "release", "release of one gone"]);
+        assert_eq!((operations.len(), asked.len()), (3, 3));
+        assert!(matches!(told.try_recv(), Ok(Told::Apart)), "it asks by itself");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_for_a_message_that_does_not_go() {
+        let link = Arc::new(Link::own(Address::parse("etcd://nowhere").expect("legal")));
+        let (lane, clock) = (link.lane(), SystemClock::shared());
+        let key = Key::new("key").expect("legal");
+        // Of these no answer ever comes.
+        lane.batch.inner.lock().under_way = UNDER_WAY;
+        for by in [None, Some(Moment::NEVER)] {
+            let way = link.share(&clock, &key, by, || TxnOp::delete("name", None));
+            let way = timeout(HELD_UP * 2, way).await.expect("not for long");
+            assert!(matches!(way, Way::Alone(None)), "it asks by itself");
+            assert!(lane.batch.next().is_empty(), "it is not sent besides");
+        }
     }
 
     #[test]

@@ -28,6 +28,11 @@ impl Wrong {
         if error.is_temporary() { Wrong::Lost(error) } else { Wrong::Refused(error) }
     }
 
+    /// The server takes fewer operations at a time.
+    pub(super) fn is_too_many(&self) -> bool {
+        matches!(self, Wrong::Refused(error) if error.to_string().contains("too many operations"))
+    }
+
     /// Nobody answered in time.
     pub(super) fn silence(during: &'static str, after: Duration) -> Self {
         let reason = format!("no answer within {after:?}");

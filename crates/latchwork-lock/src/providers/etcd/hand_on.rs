@@ -136,13 +136,12 @@ impl Store {
         let begin =
             TxnOp::put(name(Part::Hold, party.id), self.about(&party).text(), Some(hangs_on));
         let rider = self.desk.rider(key, [id, party.id]);
-        let along = || rider.as_ref().map(Rider::operation);
         let both = [end.clone(), TxnOp::delete(ticket.clone(), None), begin].into_iter();
         let txn = Txn::new()
             // While the one is there, nobody else holds the key: it is a writer.
             .when([exists(own), is(ticket, next.created)])
-            .and_then(both.chain(along()).collect::<Vec<_>>())
-            .or_else([end].into_iter().chain(along()).collect::<Vec<_>>());
+            .and_then(both.chain(rider.as_ref().map(Rider::operation)).collect::<Vec<_>>())
+            .or_else([end]);
         // The ttl begins with the transaction, which is sent after this moment.
         let trusted_from = Some(self.clock.now());
         let cut_short = CutShort::new(self, &party, next.wanted());
@@ -152,12 +151,13 @@ impl Store {
         if !matches!(answer, Err(Wrong::Lost(_))) {
             cut_short.answered();
         }
-        if let (Ok(answer), Some(rider)) = (&answer, rider) {
-            rider.arrived(&answer.op_responses(), revision(answer));
-        }
         match answer {
             Ok(answer) if answer.succeeded() => {
-                let begun = record::fence_of(revision(&answer));
+                let revision = revision(&answer);
+                if let Some(rider) = rider {
+                    rider.arrived(revision);
+                }
+                let begun = record::fence_of(revision);
                 self.leases.hold(party.id, Mode::Exclusive, Some(begun), lease);
                 self.desk.handed_on(key, next.created, self.clock.now());
                 let grant = Grant {

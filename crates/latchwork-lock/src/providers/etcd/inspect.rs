@@ -19,7 +19,8 @@ const CHUNK: i64 = 1_000;
 /// How many leases are asked about at once.
 const AT_ONCE: usize = 16;
 
-/// How many keys one look asks for; the server takes no more than 128 operations at a time.
+/// How many keys one look asks for; a server takes 128 operations at a time unless it was told
+/// otherwise.
 pub(super) const LOOK: usize = 64;
 
 impl Store {

@@ -229,22 +229,24 @@ impl Store {
     ) -> Result<(i64, Option<State>), Wrong> {
         let everybody = self.get(party.key.as_str());
         let look_too = look.then(|| everybody.clone());
-        let txn = self.stands(party, lease, look_too).or_else([everybody]);
+        let own = self.names.entry(party.key.as_str(), Part::Hold, party.mode, party.id);
+        let stand = std::iter::once(self.ticket(party, lease));
+        let txn = Txn::new()
+            .when([is(own, 0)])
+            .and_then(stand.chain(look_too).collect::<Vec<_>>())
+            .or_else([everybody]);
         let (answer, _) = self.ask_again(txn, during).await?;
         let revision = revision(&answer);
         let seen = (look || !answer.succeeded()).then(|| self.state(&answer, revision));
         Ok((revision, seen))
     }
 
-    /// The transaction that puts a waiter in line who does not hold the key already, and does
-    /// something more then.
-    pub(super) fn stands(&self, party: &Party, lease: i64, more: Option<TxnOp>) -> Txn {
-        let name = |part| self.names.entry(party.key.as_str(), part, party.mode, party.id);
+    /// What puts a waiter in line, if it does not hold the key already.
+    pub(super) fn ticket(&self, party: &Party, lease: i64) -> TxnOp {
+        let name = self.names.entry(party.key.as_str(), Part::Wait, party.mode, party.id);
         // Written again, it keeps the revision of its creation, and so its place.
         let hangs_on = PutOptions::new().with_lease(lease);
-        let stand = TxnOp::put(name(Part::Wait), self.about(party).text(), Some(hangs_on));
-        let then: Vec<TxnOp> = std::iter::once(stand).chain(more).collect();
-        Txn::new().when([is(name(Part::Hold), 0)]).and_then(then)
+        TxnOp::put(name, self.about(party).text(), Some(hangs_on))
     }
 
     /// Starts a new ttl; false when the id holds nothing.

@@ -1,7 +1,7 @@
 //! How a waiter of this process is woken: it signs in here, and the [watcher](super::watcher) tells
 //! what becomes of its key.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,9 +47,9 @@ struct Room {
     watch: Option<i64>,
     /// Whether nobody was here at the last tick: soon the door is closed.
     empty: bool,
-    /// Until when the next hand-over is expected, and who goes with it.
+    /// Until when the next hand-over is expected, and who goes with it and those after it.
     flows: Moment,
-    rider: Option<Rider>,
+    riders: VecDeque<Rider>,
 }
 
 /// A waiter's place at the desk.
@@ -124,13 +124,15 @@ impl Desk {
         inner.rooms.get(key).is_some_and(|room| now < room.flows && room.view.has_queue())
     }
 
-    /// Lets somebody stand in line with the next hand-over; false when another one does.
+    /// Lets somebody stand in line with a hand-over that is expected; false when too many do.
     pub(super) fn ride(&self, key: &Key, rider: Rider) -> bool {
         let mut inner = self.inner.lock();
-        let Some(room) = inner.rooms.get_mut(key) else { return false };
-        let free = !room.rider.as_ref().is_some_and(Rider::is_wanted);
+        let Some(Room { riders, .. }) = inner.rooms.get_mut(key) else { return false };
+        riders.retain(|other| other.is_wanted());
+        // The same token may have asked before: it is found by that.
+        let free = riders.len() < ride::ROOM && riders.iter().all(|other| other.id != rider.id);
         if free {
-            room.rider = Some(rider);
+            riders.push_back(rider);
         }
         free
     }
@@ -138,14 +140,18 @@ impl Desk {
     /// It does not come: whether the rider was still there.
     pub(super) fn get_off(&self, key: &Key, id: Id) -> bool {
         let mut inner = self.inner.lock();
-        let room = inner.rooms.get_mut(key);
-        room.is_some_and(|room| room.rider.take_if(|rider| rider.id == id).is_some())
+        let Some(Room { riders, .. }) = inner.rooms.get_mut(key) else { return false };
+        let before = riders.len();
+        riders.retain(|rider| rider.id != id);
+        riders.len() < before
     }
 
     /// Who goes with a hand-over now; none of those whom it concerns itself.
     pub(super) fn rider(&self, key: &Key, concerned: [Id; 2]) -> Option<Rider> {
-        let rider = self.inner.lock().rooms.get_mut(key)?.rider.take()?;
-        (rider.is_wanted() && !concerned.contains(&rider.id)).then_some(rider)
+        let mut inner = self.inner.lock();
+        let Room { riders, .. } = inner.rooms.get_mut(key)?;
+        std::iter::from_fn(|| riders.pop_front())
+            .find(|rider| rider.is_wanted() && !concerned.contains(&rider.id))
     }
 
     /// Ends when somebody waits.

@@ -193,15 +193,19 @@ async fn tick(store: &Store) {
 /// Looks at all keys that are waited for.
 async fn look(store: &Store) {
     let mut before = Ghosts::default();
+    let mut at_once = LOOK;
     loop {
         store.desk.until_busy().await;
         sleep(FALLBACK).await;
         let mut news = false;
         let mut ghosts = Ghosts::default();
-        for keys in store.desk.keys().chunks(LOOK) {
+        for keys in store.desk.keys().chunks(at_once) {
             match look_at(store, keys, &mut ghosts).await {
                 Ok(differs) => news |= differs,
                 Err(wrong) => {
+                    if wrong.is_too_many() {
+                        at_once = (keys.len() / 2).max(1); // from the next look on
+                    }
                     tracing::debug!(error = %wrong.error(WAITING), "no look at what is waited for");
                 }
             }
