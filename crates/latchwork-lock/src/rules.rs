@@ -130,6 +130,7 @@ impl<X> Rules<X> {
 
     /// The same where a waiter asks again whenever its place may have changed, and a last time when
     /// it would wait no longer. Also whether the ttl of what it is granted begins now.
+    #[cfg(any(feature = "file", feature = "mysql", feature = "postgres", feature = "sqlite"))]
     pub(crate) fn ask_in_turn(
         &mut self,
         party: impl Into<Box<Party<X>>>,
