@@ -93,6 +93,25 @@ fn a_resumed_lease_was_held_all_the_time() {
 }
 
 #[test]
+fn what_was_over_before_its_resumer_knew_may_be_anothers() {
+    let mut events = vec![
+        (1, 1, 1, asked(Exclusive)),
+        (2, 1, 1, granted(1, 50)),
+        (3, 1, 1, What::HandedOver),
+        (10, 2, 2, resuming(1)),
+        // Its process stands still, past the end of the lease.
+        (60, 3, 3, asked(Exclusive)),
+        (61, 3, 3, granted(4, 90)),
+        (62, 3, 3, What::Releasing),
+        (70, 2, 2, granted(3, 69)),
+    ];
+    assert_eq!(broken(&events), []);
+    // The first holder's own stretch still counts.
+    events.extend([(5, 4, 4, asked(Exclusive)), (6, 4, 4, granted(2, 9))]);
+    assert_eq!(broken(&events), [Rule::Exclusion]);
+}
+
+#[test]
 fn of_two_resumers_one_wins() {
     let mut events = vec![
         (1, 1, 1, asked(Exclusive)),

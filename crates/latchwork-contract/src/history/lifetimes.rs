@@ -114,6 +114,9 @@ fn chains<'a>(events: &'a [Event], requests: &mut Requests<'a>) {
         let Some(held) = requests.get_mut(&next).and_then(|next| next.granted.as_mut()) else {
             continue;
         };
+        if held.until <= held.since {
+            continue; // over before it was known: nobody can tell until when it was held
+        }
         held.since = since.since;
         if let Some(first) = requests.get_mut(&first) {
             first.passed_on = true;
