@@ -51,6 +51,11 @@ struct Call {
     window: Duration,
     state: Mutex<State>,
     bell: Notify,
+    /// Its question is under way. Where the connection is lost that is sent once more: by then nobody
+    /// must have gone who would not release what it takes.
+    asked: AtomicBool,
+    /// It has something to do as soon as that is answered.
+    waits_for_answer: AtomicBool,
 }
 
 enum State {
@@ -131,7 +136,14 @@ impl Desk {
     pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> (Seat, bool) {
         let state = Mutex::new(State::Waits(None));
         let window = ttl.min(CLAIM_WINDOW);
-        let call = Arc::new(Call { key: key.clone(), window, state, bell: Notify::new() });
+        let call = Arc::new(Call {
+            key: key.clone(),
+            window,
+            state,
+            bell: Notify::new(),
+            asked: AtomicBool::new(false),
+            waits_for_answer: AtomicBool::new(false),
+        });
         let mut room = self.room.lock();
         let behind = !room.keys.is_empty() && room.keys.contains_key(key);
         room.calls.insert(id, call.clone());
@@ -310,6 +322,7 @@ impl Seat {
 
     /// A question that is asked for it from now on.
     pub(super) fn standing(&self, store: &Arc<Store>, during: &'static str) -> Standing {
+        self.call.asked.store(true, Ordering::SeqCst);
         Standing {
             store: store.clone(),
             during,
@@ -320,10 +333,21 @@ impl Seat {
         }
     }
 
-    /// Ends when its turn has come, or when it must ask, at the latest at the deadline.
+    /// Ends when its turn has come, or when it must ask, at the latest at the deadline; and never
+    /// before its question is answered.
     pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Called {
         loop {
-            {
+            if self.call.asked.load(Ordering::SeqCst) {
+                let waits = matches!(*self.call.state.lock(), State::Waits(_));
+                if !waits || clock.now() >= deadline {
+                    // First the word, then the look: whoever answers in between rings.
+                    self.call.waits_for_answer.store(true, Ordering::SeqCst);
+                    if self.call.asked.load(Ordering::SeqCst) {
+                        self.call.bell.notified().await;
+                    }
+                    continue;
+                }
+            } else {
                 let mut state = self.call.state.lock();
                 match std::mem::replace(&mut *state, State::Asks) {
                     State::Holds(acquired, _) => return Called::Holds(acquired),
@@ -391,12 +415,15 @@ impl Standing {
 }
 
 impl Drop for Standing {
-    /// Its lane has ended with the runtime that drove it.
+    /// Nothing more comes of it. Unanswered, its lane has ended with the runtime that drove it.
     fn drop(&mut self) {
-        if !self.answered
-            && let Some(call) = self.call.upgrade()
-        {
+        let Some(call) = self.call.upgrade() else { return };
+        if !self.answered {
             call.tell(Err(error::gone(self.during)));
+        }
+        call.asked.store(false, Ordering::SeqCst);
+        if call.waits_for_answer.load(Ordering::SeqCst) {
+            call.bell.notify_one();
         }
     }
 }
@@ -481,5 +508,41 @@ impl Turn {
         let (stay, fence, before): (_, i64, i64) =
             (numbers.next()??, numbers.next()??, numbers.next()??);
         Some(Turn { stay, grant: handed_on(fence, before) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use redis::{Client, Value};
+
+    use super::super::connection::Line;
+    use super::*;
+    use crate::SystemClock;
+
+    #[tokio::test]
+    async fn nobody_goes_on_before_its_question_is_answered() {
+        let client = Client::open("redis://127.0.0.1:1").expect("an address");
+        let line = Arc::new(Line::new(client, None));
+        let store = Arc::new(Store::new(line, Arc::new(SystemClock)).expect("a thread"));
+        let key = Key::new("key").expect("legal");
+        let queued = [2, -1, 7].map(Value::Int).to_vec();
+        for handed_on in [false, true] {
+            let (seat, _) = store.desk.join(&key, 1, Duration::from_secs(9));
+            let standing = seat.standing(&store, "asking");
+            if handed_on {
+                store.desk.give(1, super::handed_on(3, 2), &*store.clock);
+            }
+            let mut called = Box::pin(seat.called(&*store.clock, store.clock.now()));
+            assert!(called.as_mut().now_or_never().is_none(), "its time is over, and yet");
+            let answer = Answer { value: Value::Array(queued.clone()), again: false };
+            standing.answered(Ok(answer));
+            match called.await {
+                Called::Holds(_) => assert!(handed_on),
+                Called::Asks => assert!(!handed_on),
+                Called::Told(_) => panic!("it is in the queue"),
+            }
+        }
+        assert!(store.desk.is_empty(), "nobody is left");
     }
 }
