@@ -268,7 +268,7 @@ impl Way {
                 None => Ok(Answer { value, again }),
                 Some(said) => {
                     if said.contains("READONLY") {
-                        self.line.forget().await;
+                        self.line.forget();
                     }
                     Err(error::script(DURING, &said))
                 }
