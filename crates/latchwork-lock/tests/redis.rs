@@ -10,6 +10,8 @@
 
 #[path = "redis/addresses.rs"]
 mod addresses;
+#[path = "redis/relay.rs"]
+mod relay;
 #[path = "redis/rules.rs"]
 mod rules;
 #[path = "redis/server.rs"]
@@ -39,6 +41,7 @@ fn main() {
             those_of_a_message_keep_what_is_their_own,
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
             a_release_from_elsewhere_does_not_overtake_its_request,
+            a_request_that_was_dropped_is_not_sent_again,
             a_lease_ends_once,
             nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read,
             what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
@@ -53,6 +56,13 @@ fn main() {
             a_crowd_is_told_soon_that_a_server_stands_still, fences_grow_when_all_is_forgotten;
         turns: a_turn_begins_before_its_claim_is_answered,
             a_turn_of_an_earlier_stay_is_not_believed;
+        relay: the_next_one_begins_before_the_server_knows,
+            what_the_server_forgot_is_lost_by_who_has_begun,
+            who_has_begun_behind_a_broken_lease_keeps_it,
+            who_has_begun_keeps_it_where_a_release_was_lost,
+            who_has_begun_keeps_it_where_an_answer_was_lost,
+            nobody_begins_behind_a_lease_that_was_renewed,
+            no_two_are_trusted_at_once_whatever_is_cut;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
             a_server_that_may_evict_is_warned_of, certificates_are_checked,

@@ -70,18 +70,24 @@ pub(crate) struct Way {
     connections: Arc<Mutex<Vec<Arc<Connection>>>>,
 }
 
-/// What goes to the server by one connection.
-#[derive(Default)]
+/// What goes to the server by one connection, and back.
 pub(crate) struct Connection {
+    there: Arc<Direction>,
+    back: Arc<Direction>,
+    ends: [TcpStream; 2],
+}
+
+#[derive(Default)]
+struct Direction {
     pieces: AtomicUsize,
     held_up: AtomicBool,
 }
 
 /// Lets nothing pass as long as this is kept.
 #[must_use]
-pub(crate) struct HeldUp<'a>(&'a Connection);
+pub(crate) struct HeldUp(Arc<Direction>);
 
-impl Drop for HeldUp<'_> {
+impl Drop for HeldUp {
     fn drop(&mut self) {
         self.0.held_up.store(false, Ordering::Release);
     }
@@ -96,16 +102,27 @@ impl Way {
         std::thread::spawn(move || {
             for client in door.incoming() {
                 let mut client = client.expect("a connection");
-                let mut server = TcpStream::connect(("127.0.0.1", server)).expect("it is there");
-                let connection = Arc::new(Connection::default());
+                // Who is refused there is refused here.
+                let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let handle = |stream: &TcpStream| stream.try_clone().expect("a handle");
+                let connection = Arc::new(Connection {
+                    there: Arc::default(),
+                    back: Arc::default(),
+                    ends: [handle(&client), handle(&server)],
+                });
                 connections.lock().expect("no panic").push(connection.clone());
-                let mut back =
-                    (server.try_clone().expect("a handle"), client.try_clone().expect("a handle"));
-                std::thread::spawn(move || std::io::copy(&mut back.0, &mut back.1));
-                std::thread::spawn(move || connection.carry(&mut client, &mut server));
+                let mut back = (handle(&server), handle(&client));
+                let answers = connection.clone();
+                std::thread::spawn(move || answers.back.carry(&mut back.0, &mut back.1));
+                std::thread::spawn(move || connection.there.carry(&mut client, &mut server));
             }
         });
         way
+    }
+
+    /// All that were opened, also those that have ended.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        self.connections.lock().expect("no panic").clone()
     }
 
     /// The connection that was opened last.
@@ -117,12 +134,30 @@ impl Way {
 impl Connection {
     /// How many pieces have come, be they held up or not.
     pub(crate) fn pieces(&self) -> usize {
-        self.pieces.load(Ordering::Acquire)
+        self.there.pieces.load(Ordering::Acquire)
     }
 
-    pub(crate) fn hold_up(&self) -> HeldUp<'_> {
+    pub(crate) fn hold_up(&self) -> HeldUp {
+        self.there.hold_up()
+    }
+
+    /// The same for what the server says.
+    pub(crate) fn hold_up_answers(&self) -> HeldUp {
+        self.back.hold_up()
+    }
+
+    /// Ends it. What is held up never arrives.
+    pub(crate) fn cut(&self) {
+        for end in &self.ends {
+            let _ = end.shutdown(Shutdown::Both); // it may have heard of the other end
+        }
+    }
+}
+
+impl Direction {
+    fn hold_up(self: &Arc<Self>) -> HeldUp {
         self.held_up.store(true, Ordering::Release);
-        HeldUp(self)
+        HeldUp(self.clone())
     }
 
     fn carry(&self, from: &mut TcpStream, to: &mut TcpStream) {

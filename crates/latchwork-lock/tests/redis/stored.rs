@@ -155,6 +155,40 @@ pub(crate) async fn a_release_does_not_overtake_its_request() {
     }
 }
 
+/// A message whose connection was lost is sent once more, but not for those who have gone since.
+pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
+    let server = Server::start(&[]);
+    let way = Way::to(server.port);
+    let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
+    for round in 0..10 {
+        let opens = locks.lock("other").acquire().await.expect("a free key");
+        opens.release().await.expect("held");
+        let connection = way.newest();
+        let (came, held_up) = (connection.pieces(), connection.hold_up());
+        let ask = |i| Box::pin(locks.lock(format!("key-{i}")).ttl(secs(600)).acquire());
+        let mut asks: Vec<_> = (0..50).map(ask).collect();
+        for ask in &mut asks {
+            assert!(futures::poll!(ask).is_pending(), "it needs an answer");
+        }
+        // The first ones by themselves, and the others in messages of many.
+        eventually("they are sent", async || connection.pieces() > came).await;
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        drop(asks);
+        connection.cut();
+        drop(held_up);
+        locks.close().await;
+        eventually("all are released", async || {
+            let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+            left.is_empty()
+        })
+        .await;
+        let asked = locks.lock("key-49").ttl(secs(1)).try_acquire().await.expect("it answers");
+        assert!(asked.is_some(), "round {round}");
+    }
+}
+
 /// Dropped outside of its runtime, a question has its release sent on another connection.
 pub(crate) async fn a_release_from_elsewhere_does_not_overtake_its_request() {
     let server = Server::start(&[]);

@@ -15,8 +15,13 @@ pub(crate) async fn a_restart_without_data_lets_no_stale_write_pass() {
     let written: Arc<Mutex<Vec<Fence>>> = Arc::default();
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let mut tasks = Vec::new();
-    for _ in 0..8 {
-        let locks = locks(&server.address()).await;
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(locks(&server.address()).await);
+    }
+    // Some of each, so that a key also goes from hand to hand inside of a process.
+    for locks in clients.iter().cycle().take(12) {
+        let locks = locks.clone();
         let (gate, written, stop) = (gate.clone(), written.clone(), stop.clone());
         tasks.push(tokio::spawn(async move {
             while !stop.load(std::sync::atomic::Ordering::Relaxed) {

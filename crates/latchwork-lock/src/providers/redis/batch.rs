@@ -18,13 +18,14 @@ use futures::future::BoxFuture;
 use redis::Value;
 use tokio::runtime::Handle;
 
+use super::claim::Claim;
 use super::connection::Line;
 use super::pump::{DURING, Way};
 use super::record::Asker;
 use super::release::{Handing, Release};
 use super::scripts::Operation;
 use super::tell::{self, Tell, Told};
-use super::watch::{Claim, Standing};
+use super::watch::Standing;
 use super::{error, watcher};
 use crate::rules::Id;
 use crate::runtimes::PerRuntime;

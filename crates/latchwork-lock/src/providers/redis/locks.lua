@@ -14,7 +14,9 @@
 --          for each other: operation, id, ttl in milliseconds, option, record
 --
 -- Answers  1: a mark for each member: 0 no, 1 yes, + granted, - see below; 2: the fence of place 00;
---          then the answers of those marked -
+--          then the answers of those marked -. One who stands in the queue is answered 2, the microseconds
+--          until something ahead runs out, and when it queued; if that was just now, and it wants the key alone
+--          and names no owner, also the id right ahead, in the queue or of a lone holder, and its fence.
 --
 -- A lock is in one of three layouts:
 --   lean  `latchwork:k:NAME` is `ID HOW PLACE ASKER \n FIRST \n SINCE \n PROCESS`, with the lease's own ttl: one
@@ -30,7 +32,10 @@
 --         `* ID STATE MOMENT \n BEGAN \n LASTS \n FENCE \n …` without blanks, and on as in an ENTRY. It runs
 --         out at the sum of BEGAN and LASTS, and its fence is the last one of the key. What is handed from
 --         one writer to the next stays here; all else makes it full, and lone again.
--- ENTRY   state \n fence \n fence before \n since \n RECORD; state: w waits, r reserved, c claimed
+-- ENTRY   state \n fence \n fence before \n since \n RECORD; state: w waits, r reserved, c claimed.
+--         Whoever queues draws its fence then, so that its process can know it before its turn comes
+--         (relay.rs). It is the one that it gets, unless somebody has had a higher one by then: after that
+--         they are counted on by one, until those come who have drawn later. 0: drawn by an older script.
 -- RECORD  mode \n ttl \n client \n owner \n process \n note; mode: x exclusive, s shared
 -- ASKER   mode \n ttl \n owner \n note: the record of one who need not be told anything
 -- None of these parts can hold a line feed: control characters are refused before. Times are
@@ -129,6 +134,8 @@ end
 
 -- What the members before have left of a lock; false where it must be read again.
 local left_as
+-- Who was the last one of this message to queue for it.
+local last_in
 for i = 1, members do
   if not marks[i] then
     local answer
@@ -140,44 +147,57 @@ for i = 1, members do
     if i <= releases then
       op, id = 'r', ARGV[i + 4]
       if v and sub(v, 2, 33) == id then
-        -- To the next, if it wants the key alone and names no owner, as nearly all do. What is not as
-        -- expected is left to the general way.
+        -- To the next, if it wants the key alone and names no owner, as nearly all do. A process that has
+        -- handed it on by itself tells so of several in a row. What is not as expected is left to the general
+        -- way.
         local name = sub(key, 13)
         local d, q = 'latchwork:d:' .. name, 'latchwork:q:' .. name
         local moment, began, lasted, before = match(v, '^%l(%d+)\n(%d+)\n(%d+)\n(%d+)\n', 34)
-        local line = moment and began + lasted > now and pcall('LRANGE', q, 0, 1)
-        local next_id, behind = line and line[1], line and line[2]
-        if next_id then
-          local waiting = pcall('HMGET', d, next_id, behind or next_id)
-          local stay, said, lasts, client =
-            match(waiting[1] or '', '^w\n0\n0\n(%d+)\n(x\n(%d+)\n(%x+)\n\n.*)$')
-          local own = client == ARGV[1] -- reads the answer: it need not be asked to claim
-          if
-            client
-            and now + lasts + GRACE <= moment + 0
-            and (own or call('EXISTS', 'latchwork:a:' .. client) == 1)
-          then
-            local fence = now_text
-            local last = newest or call('SET', KEYS[1], now_text, 'GET')
-            newest = now
-            if last and last + 0 >= now then
-              newest, unsaved = last + 1, true
-              fence = format('%.0f', newest)
+        local last = i
+        while last < releases and KEYS[last + 2] == key do last = last + 1 end
+        local line = moment and began + lasted > now and pcall('LRANGE', q, 0, last - i + 1)
+        if line and line[1] then
+          local waiting = pcall('HMGET', d, unpack(line))
+          local count = 0
+          repeat
+            local next_id, behind = line[count + 1], line[count + 2]
+            local fence, stay, said, lasts, client =
+              match(waiting[count + 1] or '', '^w\n([1-9]%d*)\n0\n(%d+)\n(x\n(%d+)\n(%x+)\n\n.*)$')
+            local own = client == ARGV[1] -- reads the answer: it need not be asked to claim
+            if
+              not client
+              or now + lasts + GRACE > moment + 0
+              or not own and call('EXISTS', 'latchwork:a:' .. client) == 0
+            then
+              break
+            end
+            if fence + 0 <= before + 0 then
+              -- Somebody has had a higher one since it was drawn.
+              local known = newest or call('GET', KEYS[1]) or 0
+              newest, unsaved = math.max(known + 0, before + 1), true
+              fence = format('%.0f', before + 1)
             end
             if not own and lasts + 0 > WINDOW then lasts = format('%.0f', WINDOW) end
-            call('LPOP', q)
-            call('HDEL', d, next_id)
             local begins = moment .. '\n' .. now_text .. '\n' .. lasts .. '\n' .. fence .. '\n' .. before
             v = '*' .. next_id .. (own and 'c' or 'r') .. begins .. '\n' .. now_text .. '\n' .. said
-            call('SET', key, v, 'KEEPTTL')
-            left_as[key] = v
             if not own then
               call('PUBLISH', 'latchwork:c:' .. client, next_id .. ':' .. stay .. ':' .. fence .. ':' .. before)
             end
             -- Who stands behind must know when something ahead of it runs out.
-            local other = behind and match(waiting[2] or '', '^w\n0\n0\n%d+\n.\n%d+\n(%x+)') or client
+            local other = behind and match(waiting[count + 2] or '', '^w\n%d+\n0\n%d+\n.\n%d+\n(%x+)') or client
             if other ~= client then call('PUBLISH', 'latchwork:c:' .. other, behind .. lasts) end
-            answer = own and { 1, lasts + 0, next_id, fence, before } or 1
+            if own then
+              marks[i + count], answers[#answers + 1] = '-', { 1, lasts + 0, next_id, fence, before }
+            else
+              marks[i + count] = '1'
+            end
+            count, before = count + 1, fence
+          until not own or i + count > last or ARGV[i + count + 4] ~= next_id
+          if count > 0 then
+            call('LPOP', q, count)
+            call('HDEL', d, unpack(line, 1, count))
+            call('SET', key, v, 'KEEPTTL')
+            left_as[key] = v
           end
         elseif line and not line.err then
           call('DEL', key, d)
@@ -207,12 +227,16 @@ for i = 1, members do
           local soonest = pcall('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
           moment, ahead = sub(v, 2), soonest and soonest - now
         end
-        if
-          ahead
-          and ahead > 0
-          and now + GRACE <= (tonumber(moment) or 0)
-          and pcall('HSETNX', d, id, 'w\n0\n0\n' .. now_text .. '\n' .. record) == 1
-        then
+        local fence
+        if ahead and ahead > 0 and now + GRACE <= (tonumber(moment) or 0) then
+          local last = newest or call('SET', KEYS[1], now_text, 'GET')
+          newest = now
+          if last and last + 0 >= now then
+            newest, unsaved = last + 1, true
+          end
+          fence = format('%.0f', newest)
+        end
+        if fence and pcall('HSETNX', d, id, 'w\n' .. fence .. '\n0\n' .. now_text .. '\n' .. record) == 1 then
           local length = pcall('RPUSH', q, id)
           if type(length) == 'table' then
             call('HDEL', d, id)
@@ -228,7 +252,13 @@ for i = 1, members do
               call('SET', 'latchwork:a:' .. ARGV[1], 1, 'PX', ALIVE)
               beaten = true
             end
-            answer, left_as[key] = { 2, ahead, now }, v
+            local before = last_in and last_in[key]
+            if not before then
+              before = length > 1 and call('LINDEX', q, -2) or #v > 33 and sub(v, 2, 33) or ''
+            end
+            last_in = last_in or {}
+            last_in[key] = id
+            answer, left_as[key] = { 2, ahead, now, before, newest }, v
           end
         end
       end
@@ -257,7 +287,8 @@ for i = 1, members do
     end
 
     -- Everything else.
-    if not answer then
+    if not answer and not marks[i] then
+      if last_in then last_in[key] = nil end
       others = others or (function()
         -- In tables, since functions that share many variables take long to make.
         local f, s = nil, {}
@@ -270,6 +301,13 @@ for i = 1, members do
             local last = newest or call('GET', KEYS[1])
             newest, unsaved = math.max(s.now, last and last + 1 or 0), true
             return f.text(newest)
+          end,
+          -- The one that was drawn on queueing, if it is higher than the last one of the key.
+          turn = function(drawn, last)
+            if drawn == '0' then return f.fence() end
+            if tonumber(drawn) > tonumber(last) then return drawn end
+            newest, unsaved = math.max(newest or call('GET', KEYS[1]) or 0, last + 1), true
+            return f.text(last + 1)
           end,
 
           granted = function(fence, before, waited, began)
@@ -400,12 +438,13 @@ for i = 1, members do
             return own, #ids
           end,
 
-          grant = function(id, record, state)
+          grant = function(id, record, state, drawn)
             local _, ttl, _, owner = f.party(record)
             -- Two requests of one owner may have waited together: one lease per owner and key.
             local own = owner ~= '' and f.owned_by(owner)
             if own then f.drop(own) end
-            local before, new = call('HGET', s.d, 'f') or '0', f.fence()
+            local before = call('HGET', s.d, 'f') or '0'
+            local new = f.turn(drawn, before)
             local lasts = tonumber(ttl)
             if state == 'r' then lasts = math.min(lasts, WINDOW) end
             f.hold(id, s.now + lasts, f.entry(state, new, before, s.now_text, record))
@@ -434,7 +473,7 @@ for i = 1, members do
             while true do
               local id = call('LINDEX', s.q, 0)
               if not id then break end
-              local _, _, _, stay, record = f.get(id)
+              local _, drawn, _, stay, record = f.get(id)
               local mode, _, client = f.party(record)
               if not f.lives(client) then
                 call('LPOP', s.q)
@@ -443,12 +482,12 @@ for i = 1, members do
                 call('LPOP', s.q)
                 if s.given and client == ARGV[1] then
                   -- Its process has just spoken, and reads the answer: it need not be asked to claim.
-                  local new, before = f.grant(id, record, 'c')
+                  local new, before = f.grant(id, record, 'c', drawn)
                   s.given[#s.given + 1] = id
                   s.given[#s.given + 1] = new
                   s.given[#s.given + 1] = before
                 else
-                  local new, before = f.grant(id, record, 'r')
+                  local new, before = f.grant(id, record, 'r', drawn)
                   local turn = id .. ':' .. stay .. ':' .. new .. ':' .. before
                   call('PUBLISH', 'latchwork:c:' .. client, turn)
                 end
@@ -526,19 +565,19 @@ for i = 1, members do
               if own then
                 if mode == 'x' and count > 1 then return f.refusal() end -- an upgrade never waits
                 f.drop(own)
-                local new, last = f.grant(id, record, 'c')
+                local new, last = f.grant(id, record, 'c', '0')
                 return f.granted(new, last, 0, 1)
               end
             end
             if call('EXISTS', s.q) == 0 and f.admits(mode) then
-              local new, last = f.grant(id, record, 'c')
+              local new, last = f.grant(id, record, 'c', '0')
               return f.granted(new, last, 0, 1)
             end
             if not waits then return f.refusal() end
             f.outlive(s.now)
             call('RPUSH', s.q, id)
             call('PEXPIREAT', s.q, f.ms(s.garbage))
-            call('HSET', s.d, id, f.entry('w', '0', '0', s.now_text, record))
+            call('HSET', s.d, id, f.entry('w', f.fence(), '0', s.now_text, record))
             f.beat()
             return { 2, f.left(), s.now }
           end,
@@ -681,7 +720,7 @@ for i = 1, members do
     end
     if answer == 0 or answer == 1 then
       marks[i] = answer == 1 and '1' or '0'
-    else
+    elseif answer then
       marks[i], answers[#answers + 1] = '-', answer
     end
   end

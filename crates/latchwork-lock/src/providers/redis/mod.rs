@@ -10,7 +10,8 @@
 //! stands behind that mark, so that a key goes from writer to writer with few commands.
 //!
 //! A fence is the larger of the last one + 1 and the server's clock in microseconds, so that fences
-//! grow even over a restart that forgot everything. Nothing is kept of a key that nobody uses.
+//! grow even over a restart that forgot everything. It is drawn by a grant, or when one queues. Nothing is
+//! kept of a key that nobody uses.
 //!
 //! # One message for many
 //!
@@ -19,8 +20,9 @@
 //!
 //! # Waiting
 //!
-//! A release hands the key to the next in line. One of the same process has it with the answer, which
-//! is seen to by the lane before whoever released is told. For one of another process it is a
+//! A release hands the key to the next in line. One of the same process mostly has it before the server
+//! knows ([`relay`]), and else with the answer, which is seen to by the lane before whoever released is
+//! told. For one of another process it is a
 //! reservation, told on that process's own channel, and claimed by it at once; who has not waited for
 //! long begins before that is answered. What nobody takes up within a second is given back. A notice
 //! may be lost, so each process also looks once a second at all its waiters together; the same look
@@ -33,12 +35,14 @@
 //! the new one's: guard what must not happen twice with it.
 
 mod batch;
+mod claim;
 mod config;
 mod connection;
 mod error;
 mod provider;
 mod pump;
 mod record;
+mod relay;
 mod release;
 mod scripts;
 mod store;

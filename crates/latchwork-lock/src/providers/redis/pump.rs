@@ -28,6 +28,9 @@ const _: () = assert!(LARGEST <= 100, "the script counts on two digits");
 /// How many messages of a few may be under way.
 const UNDER_WAY: usize = 6;
 
+/// How many may be for one more that is in a hurry.
+const HURRIED: usize = 3;
+
 /// How many members may be under way for one more to be sent by whoever asks.
 const FEW: usize = 4;
 
@@ -63,6 +66,8 @@ struct Waiting {
     jobs: Vec<Job>,
     /// Who is to be woken with so many of them.
     pump: Option<(usize, Waker)>,
+    /// They are not to wait for company.
+    in_a_hurry: bool,
     /// Nothing more is taken.
     over: bool,
 }
@@ -93,14 +98,13 @@ impl Way {
         None
     }
 
-    /// The same, and sends it from here where the pump would send it at once: to wake that first is
-    /// one task more between a turn and the next. To be called on the pump's own runtime.
+    /// The same for one that is not to wait for company. It is sent from here if it can go at once: to
+    /// wake the pump first is one task more between a turn and the next. To be called on the
+    /// pump's own runtime.
     pub(super) fn put_and_send(self: &Arc<Self>, job: Job) -> Option<Job> {
-        let (Some(pump), false) = (self.pump.get(), self.is_crowded()) else {
-            return self.put(job);
-        };
-        // Whoever polls now will not see the job, and need not.
-        let Some(mut under_way) = self.under_way.try_lock() else { return self.put(job) };
+        let Some(pump) = self.pump.get() else { return self.put(job) };
+        // Whoever polls them now looks afterwards what there is to send.
+        let under_way = self.under_way.try_lock().filter(|under_way| under_way.len() < HURRIED);
         {
             let mut waiting = self.waiting.lock();
             if waiting.over {
@@ -108,11 +112,12 @@ impl Way {
             }
             self.queued.fetch_add(1, Ordering::Relaxed);
             waiting.jobs.push(job);
-            if waiting.jobs.len() < self.enough(under_way.len()) {
+            waiting.in_a_hurry = true;
+            if under_way.is_none() {
                 waiting.ring();
-                return None;
             }
         }
+        let mut under_way = under_way?;
         self.send_all(&mut under_way);
         let messages = under_way.len();
         poll(&mut under_way, &mut Context::from_waker(pump));
@@ -154,7 +159,7 @@ impl Way {
                 self.pump.get_or_init(|| cx.waker().clone());
                 let mut under_way = self.under_way.lock();
                 poll(&mut under_way, cx);
-                self.poll_enough(self.enough(under_way.len()), cx)
+                self.poll_enough(under_way.len(), cx)
             });
             if !go_on.await {
                 break;
@@ -192,9 +197,10 @@ impl Way {
     }
 
     /// Whether that many are there, or false when none will come.
-    fn poll_enough(&self, enough: usize, cx: &mut Context<'_>) -> Poll<bool> {
+    fn poll_enough(&self, messages: usize, cx: &mut Context<'_>) -> Poll<bool> {
+        let enough = self.enough(messages);
         let mut waiting = self.waiting.lock();
-        if waiting.jobs.len() >= enough {
+        if waiting.jobs.len() >= enough || waiting.in_a_hurry && messages < HURRIED {
             return Poll::Ready(true);
         }
         if waiting.over && waiting.jobs.is_empty() {
@@ -210,6 +216,7 @@ impl Way {
             let mut waiting = self.waiting.lock();
             let count = waiting.jobs.len().min(LARGEST);
             let rest = waiting.jobs.split_off(count);
+            waiting.in_a_hurry &= !rest.is_empty();
             std::mem::replace(&mut waiting.jobs, rest)
         };
         self.count_the_crowd();
@@ -245,9 +252,12 @@ impl Way {
         Asked(self.clone(), members)
     }
 
-    /// Sends one message, and gives an answer for each member.
-    async fn exchange(&self, members: &[Member]) -> Result<Vec<Result<Answer>>, Failure> {
-        let mut again = false;
+    /// Sends one message, and gives an answer for each member; `again` where that got lost before.
+    async fn exchange(
+        &self,
+        members: &[Member],
+        again: bool,
+    ) -> Result<Vec<Result<Answer>>, Failure> {
         let answers = loop {
             let hash = self.line.script();
             let command = scripts::call(&hash, &self.client, members);
@@ -257,8 +267,6 @@ impl Way {
                 Err(failure) if is_unknown_script(&failure) => {
                     self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
                 }
-                // The server may be back already. All can be asked again: the token tells.
-                Err(failure) if failure.is_connection_dropped() && !again => again = true,
                 Err(failure) => return Err(Failure(Some(failure))),
             }
         };
@@ -282,7 +290,8 @@ impl Waiting {
     /// Wakes the pump if what it waits for is there.
     fn ring(&mut self) {
         let count = self.jobs.len();
-        if let Some((_, pump)) = self.pump.take_if(|(enough, _)| count >= *enough) {
+        let hurry = self.in_a_hurry;
+        if let Some((_, pump)) = self.pump.take_if(|(enough, _)| count >= *enough || hurry) {
             pump.wake();
         }
     }
@@ -314,7 +323,11 @@ pub(super) struct Asked(Arc<Way>, usize);
 impl Asked {
     /// Sends a message for one.
     pub(super) async fn ask(self, during: &'static str, member: Member) -> Result<Answer> {
-        let mut answers = self.0.exchange(std::slice::from_ref(&member)).await;
+        let member = std::slice::from_ref(&member);
+        let mut answers = self.0.exchange(member, false).await;
+        if answers.as_ref().is_err_and(Failure::is_cut) {
+            answers = self.0.exchange(member, true).await;
+        }
         let answer = answers.as_mut().map_err(|failure| failure.told())?.pop();
         answer.unwrap_or_else(|| Err(error::unreadable(during)))
     }
@@ -327,11 +340,18 @@ impl Drop for Asked {
 }
 
 /// Sends one message and gives everybody an answer.
-async fn send(way: Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
-    let _asked = way.asked(members.len());
-    let crowd = replies.len() >= CROWD;
-    let answers = way.exchange(&members).await;
-    way.queued.fetch_sub(members.len(), Ordering::Relaxed);
+async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) {
+    let count = members.len();
+    let _asked = way.asked(count);
+    let crowd = count >= CROWD;
+    let mut answers = way.exchange(&members, false).await;
+    if answers.as_ref().is_err_and(Failure::is_cut) {
+        // Whoever has gone meanwhile has let a release follow, which this might come after.
+        let wanted = members.into_iter().zip(replies).filter(|(_, reply)| reply.is_wanted());
+        (members, replies) = wanted.unzip();
+        answers = way.exchange(&members, true).await;
+    }
+    way.queued.fetch_sub(count, Ordering::Relaxed);
     match answers {
         Ok(answers) => {
             replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
@@ -350,6 +370,12 @@ async fn send(way: Arc<Way>, members: Vec<Member>, replies: Vec<Reply>) {
 struct Failure(Option<RedisError>);
 
 impl Failure {
+    /// Whether the connection was lost. The server may be back already, and all can be asked again: the
+    /// token tells.
+    fn is_cut(&self) -> bool {
+        self.0.as_ref().is_some_and(RedisError::is_connection_dropped)
+    }
+
     /// Whether nobody answers, and not even says no.
     fn is_silence(&self) -> bool {
         self.0.as_ref().is_some_and(RedisError::is_timeout)

@@ -42,15 +42,18 @@ pub(super) struct Handing {
     pub(super) store: Arc<Store>,
     pub(super) during: &'static str,
     pub(super) key: Key,
+    pub(super) id: Id,
     pub(super) asked_at: Moment,
     pub(super) tell: Tell,
 }
 
 impl Handing {
     pub(super) fn answered(self, answer: Result<Answer>) {
-        let held = answer
-            .and_then(|a| self.store.released(self.during, &self.key, self.asked_at, &a))
-            .map(|held| Answer { value: Value::Int(held.into()), again: false });
+        let Handing { store, during, key, id, asked_at, .. } = &self;
+        let held = match store.released(during, key, *id, *asked_at, &answer) {
+            Some(held) => held.map(|held| Answer { value: Value::Int(held.into()), again: false }),
+            None => answer,
+        };
         if let Some(waker) = self.tell.answer(held) {
             tell::wake(&waker, true);
         }
@@ -64,6 +67,7 @@ pub(super) struct Releasing {
     store: Arc<Store>,
     during: &'static str,
     key: Key,
+    id: Id,
     asked_at: Moment,
     /// None when it is answered.
     question: Option<Question>,
@@ -74,11 +78,12 @@ impl Releasing {
         store: &Arc<Store>,
         during: &'static str,
         key: &Key,
+        id: Id,
         asked_at: Moment,
         question: Question,
     ) -> Self {
         let (store, key) = (store.clone(), key.clone());
-        Releasing { store, during, key, asked_at, question: Some(question) }
+        Releasing { store, during, key, id, asked_at, question: Some(question) }
     }
 }
 
@@ -89,9 +94,11 @@ impl Future for Releasing {
         let Some(question) = &mut self.question else { return Poll::Pending };
         let answer = ready!(Pin::new(question).poll(cx));
         self.question = None;
+        let Releasing { store, during, key, id, asked_at, .. } = &*self;
+        let held = store.released(during, key, *id, *asked_at, &answer);
         Poll::Ready(answer.and_then(|answer| {
-            let held = self.store.released(self.during, &self.key, self.asked_at, &answer)?;
-            Ok((held, answer.value.as_sequence().is_some()))
+            let handed_on = answer.value.as_sequence().is_some();
+            Ok((held.unwrap_or(Ok(false))?, handed_on))
         }))
     }
 }
@@ -100,8 +107,8 @@ impl Drop for Releasing {
     fn drop(&mut self) {
         let Some(question) = self.question.take() else { return };
         if let Ok(runtime) = runtime() {
-            let rest = Releasing::new(&self.store, self.during, &self.key, self.asked_at, question);
-            runtime.spawn(rest);
+            let Releasing { store, during, key, id, asked_at, .. } = &*self;
+            runtime.spawn(Releasing::new(store, during, key, *id, *asked_at, question));
         }
     }
 }
@@ -145,7 +152,11 @@ impl Releases {
 
     /// Queues a release.
     pub(super) fn queue(&self, store: &Arc<Store>, key: &Key, id: Id) {
-        self.queue_on(&store.lanes.here(), store, key, id);
+        let asked_at = store.clock.now();
+        let (_, lane) = store.desk.way_out(key, id);
+        let lane = lane.unwrap_or_else(|| store.lanes.here());
+        self.queue_on(&lane, store, key, id);
+        store.desk.pass_on(key, id, asked_at, &lane, &*store.clock);
     }
 
     /// Queues a release behind all that a lane has in hand.
@@ -178,14 +189,11 @@ impl Release {
     /// Goes on after a try: done, or once more after a pause.
     pub(super) fn tried(mut self, answer: Result<Answer>) {
         self.tries += 1;
-        let error = match answer {
-            Ok(answer) => {
-                // Whether it was held nobody asks any more.
-                let _ = self.store.released("releasing", &self.key, self.asked_at, &answer);
-                self.done = true;
-                return;
-            }
-            Err(error) => error,
+        // Whether it was held nobody asks any more.
+        let _ = self.store.released("releasing", &self.key, self.id, self.asked_at, &answer);
+        let Err(error) = answer else {
+            self.done = true;
+            return;
         };
         if error.is_temporary()
             && self.tries < TRIES

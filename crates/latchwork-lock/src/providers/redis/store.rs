@@ -10,6 +10,7 @@ use super::batch::{Answer, Job, Lane, Lanes, Member, Question, Reply};
 use super::connection::Line;
 use super::pump::LARGEST;
 use super::record::Asker;
+use super::relay::Passed;
 use super::release::{Handing, Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::{Desk, Seat};
@@ -52,8 +53,20 @@ pub(super) enum Verdict {
     Granted(Grant, bool),
     /// It does not. One who does, where that is known.
     Refused(Option<Box<Holder>>),
-    /// It stands in the queue; how long until something ahead runs out, and which stay it is.
-    Queued(Option<Duration>, i64),
+    /// It stands in the queue.
+    Queued(Place),
+}
+
+/// Where a waiter stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Until something ahead runs out.
+    pub(super) left: Option<Duration>,
+    /// When its stay in the queue began by the server's clock, which tells it from an earlier one of
+    /// the same request.
+    pub(super) stay: i64,
+    /// Who is right ahead, and the fence that it will have when it follows that one.
+    pub(super) follows: Option<(Id, Fence)>,
 }
 
 /// How those who wait for a key stand.
@@ -113,18 +126,26 @@ impl Store {
         id: Id,
     ) -> Result<bool> {
         let asked_at = self.clock.now();
-        let (lane, member) = (self.lanes.here(), member(Operation::Release, key, id));
-        let question = if self.desk.is_awaited(key) {
+        let member = member(Operation::Release, key, id);
+        let (awaited, lane) = self.desk.way_out(key, id);
+        let here = self.lanes.here();
+        let lane = lane.unwrap_or_else(|| here.clone());
+        let question = if awaited || !Arc::ptr_eq(&lane, &here) {
             let (tell, told) = tell::channel();
-            let (store, key) = (self.clone(), key.clone());
-            let handing = Handing { store, during, key, asked_at, tell };
-            let reply = Reply::Handing(Box::new(handing));
-            self.lanes.send_on(&lane, Job { member, reply });
+            let store = self.clone();
+            let handing = Handing { store, during, key: key.clone(), id, asked_at, tell };
+            let job = Job { member, reply: Reply::Handing(Box::new(handing)) };
+            if Arc::ptr_eq(&lane, &here) {
+                self.lanes.send_on(&lane, job);
+            } else {
+                self.lanes.put_on(&lane, job);
+            }
+            self.desk.pass_on(key, id, asked_at, &lane, &*self.clock);
             Question::Put(during, told)
         } else {
             self.lanes.ask_on(&lane, during, member)
         };
-        let releasing = Releasing::new(self, during, key, asked_at, question);
+        let releasing = Releasing::new(self, during, key, id, asked_at, question);
         let (held, handed_on) = releasing.await?;
         if handed_on {
             // Who was given the key has waited longer than we have.
@@ -133,14 +154,34 @@ impl Store {
         Ok(held)
     }
 
-    /// Whether a lease was held, from the answer to its release. Those of this process whose turn
-    /// it was have their grants with it.
+    /// Whether a lease was held, from the answer to its release, if there is one. Those of this process
+    /// whose turn it was have their grants with it.
     pub(super) fn released(
+        self: &Arc<Self>,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+        asked_at: Moment,
+        answer: &Result<Answer>,
+    ) -> Option<Result<bool>> {
+        let mut begun = self.desk.answered(key, id);
+        let answer = answer.as_ref().ok();
+        let released =
+            answer.map(|answer| self.hand_out(during, key, asked_at, answer, &mut begun));
+        if let Some(begun) = begun {
+            begun.claim(self, id, asked_at);
+        }
+        released
+    }
+
+    /// The same; `begun` is the one who has begun already, taken out if it is confirmed by this.
+    fn hand_out(
         &self,
         during: &'static str,
         key: &Key,
         asked_at: Moment,
         answer: &Answer,
+        begun: &mut Option<Passed>,
     ) -> Result<bool> {
         let held = match answer.value.as_sequence() {
             None => truth(during, &answer.value)?,
@@ -148,11 +189,11 @@ impl Store {
                 for one in given.chunks(3) {
                     let (id, grant) = given_to(one).ok_or_else(|| error::unreadable(during))?;
                     // The ttl began in the server, after this moment.
-                    self.desk.give(
-                        id,
-                        Grant { trusted_from: Some(asked_at), ..grant },
-                        &*self.clock,
-                    );
+                    if let Some(begun) = begun.take_if(|begun| begun.is_of(id, grant.fence)) {
+                        self.desk.confirm(begun, asked_at, &*self.clock);
+                    } else {
+                        self.desk.give(id, grant, asked_at, &*self.clock);
+                    }
                 }
                 if let Some(left) = span(*left) {
                     self.desk.set_due(key, self.clock.now().after(left));
@@ -174,6 +215,8 @@ impl Store {
         id: Id,
         ttl: Duration,
     ) -> Result<bool> {
+        // How long it lasts is not known until it is answered.
+        self.desk.forget(key, id);
         let ttl = record::millis(ttl);
         let answer =
             self.lanes.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
@@ -181,6 +224,7 @@ impl Store {
     }
 
     pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
+        self.desk.forget(key, id);
         let answer = self.lanes.ask(during, member(Operation::IsHeld, key, id)).await?;
         truth(during, &answer.value)
     }
@@ -192,6 +236,7 @@ impl Store {
         ids: (Id, Id),
         ttl: Duration,
     ) -> Result<Option<Grant>> {
+        self.desk.forget(key, ids.0);
         let answer = self
             .lanes
             .ask(
@@ -327,7 +372,11 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
     };
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
     let grant = handed_on(number(fence)?, number(before)?);
-    Some((Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()?, grant))
+    Some((hexed(id)?, grant))
+}
+
+fn hexed(id: &[u8]) -> Option<Id> {
+    Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()
 }
 
 /// The grant of one who waited.
@@ -384,8 +433,14 @@ fn read_verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
         return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
-        [Value::Int(2), Value::Int(left), Value::Int(stay)] => {
-            Some(Verdict::Queued(span(*left), *stay))
+        [Value::Int(2), Value::Int(left), Value::Int(stay), ahead @ ..] => {
+            let follows = match ahead {
+                [Value::BulkString(id), Value::Int(fence)] if !id.is_empty() => {
+                    Some((hexed(id)?, record::fence(*fence)))
+                }
+                _ => None,
+            };
+            Some(Verdict::Queued(Place { left: span(*left), stay: *stay, follows }))
         }
         [Value::Int(0), holder @ ..] => {
             let holder = record::holders(holder, clock.wall())?.pop();

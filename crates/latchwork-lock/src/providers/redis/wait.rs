@@ -22,13 +22,13 @@ pub(super) async fn acquire(
             return Ok(match store.ask(releases, DURING, request, id, Asking::Once).await? {
                 Verdict::Granted(grant, _) => Acquired::Granted(grant),
                 Verdict::Refused(holder) => Acquired::Taken(holder),
-                Verdict::Queued(..) => Acquired::Taken(None),
+                Verdict::Queued(_) => Acquired::Taken(None),
             });
         }
         Wait::For(span) => store.clock.now().after(span),
         Wait::Forever => Moment::NEVER,
     };
-    let (seat, behind) = store.desk.join(&request.key, id, request.ttl);
+    let (seat, behind) = store.desk.join(request, id);
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
@@ -57,9 +57,10 @@ pub(super) async fn acquire(
                 return Ok(Acquired::Granted(grant));
             }
             Verdict::Refused(holder) => return Ok(Acquired::Taken(holder)),
-            Verdict::Queued(left, stay) => {
-                let now = store.clock.now();
-                seat.queued(left.map_or(Moment::NEVER, |left| now.after(left)), stay, asked_at);
+            Verdict::Queued(place) => {
+                // Whoever does not ask behind others says at once that its process lives.
+                store.desk.is_alive(asked_at);
+                seat.queued(place, asked_at, &*store.clock);
                 provider.watch();
                 match seat.called(&*store.clock, deadline).await {
                     Called::Holds(acquired) => return Ok(acquired),

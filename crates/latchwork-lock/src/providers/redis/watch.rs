@@ -2,55 +2,73 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use futures::future::select;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::batch::{Answer, Reply};
+use super::batch::Answer;
+use super::claim::{Begun, Claim};
+use super::error;
+use super::relay::{Holding, Passed};
 use super::release::Releases;
-use super::scripts::Operation;
-use super::store::{Store, Verdict, claimed, handed_on, verdict};
-use super::{error, watcher};
+use super::store::{Place, Store, Verdict, handed_on, verdict};
 use crate::rules::{CLAIM_WINDOW, Id};
-use crate::{Acquired, Clock, Confirmation, Grant, Key, Moment, Reserved, Result};
-
-/// How long after a claim that failed it is made again.
-const AGAIN: Duration = Duration::from_millis(100);
+use crate::{
+    AcquireRequest, Acquired, Clock, Confirmation, Fence, Grant, Key, Mode, Moment, Reserved,
+    Result,
+};
 
 /// Where waiters sign in.
 #[derive(Default)]
 pub(super) struct Desk {
-    room: Mutex<Room>,
+    pub(super) room: Mutex<Room>,
     /// Rung when the watcher should look at the times again.
     pub(super) bell: Notify,
     /// Set when notices may have been missed.
     pub(super) missed: AtomicBool,
     /// The moment that the watcher sleeps to, in nanoseconds.
     alarm: AtomicU64,
+    /// When this process last said something to the server by which that knows that it lives.
+    alive: AtomicU64,
 }
 
 #[derive(Default)]
-struct Room {
-    calls: HashMap<Id, Arc<Call>>,
+pub(super) struct Room {
+    pub(super) calls: HashMap<Id, Arc<Call>>,
     /// Keys that somebody here waits for.
-    keys: HashMap<Key, Line>,
+    pub(super) keys: HashMap<Key, Line>,
+    /// Keys that were handed to somebody here, who may hand them on.
+    pub(super) holdings: HashMap<Key, Holding>,
+    /// Who has begun and is not confirmed, by whose release it has.
+    pub(super) passed: HashMap<Id, Passed>,
 }
 
 /// Who waits for one key, and when something ahead of them runs out.
-struct Line {
+pub(super) struct Line {
     due: Moment,
     ids: HashSet<Id>,
+    /// Who stands right behind whom, as far as that is known.
+    pub(super) behind: HashMap<Id, Id>,
+    /// When a turn came from another process.
+    pub(super) heard_at: Option<Moment>,
 }
 
-struct Call {
-    key: Key,
+/// A waiter, as those see it who call it.
+pub(super) struct Call {
+    pub(super) key: Key,
+    /// It wants the key alone, and names no owner.
+    pub(super) is_plain: bool,
+    pub(super) ttl: Duration,
     /// How long its turn lasts before it is claimed.
-    window: Duration,
-    state: Mutex<State>,
-    bell: Notify,
+    pub(super) window: Duration,
+    /// What is locked with the room is locked after it.
+    pub(super) state: Mutex<State>,
+    pub(super) bell: Notify,
+    /// Who was right ahead of it when it queued.
+    follows: OnceLock<Id>,
     /// Its question is under way. Where the connection is lost that is sent once more: by then nobody
     /// must have gone who would not release what it takes.
     asked: AtomicBool,
@@ -58,7 +76,7 @@ struct Call {
     waits_for_answer: AtomicBool,
 }
 
-enum State {
+pub(super) enum State {
     /// What is known of its stay in the queue, as soon as its question is answered.
     Waits(Option<Stay>),
     /// A claim is under way.
@@ -83,11 +101,15 @@ pub(super) enum Called {
 
 /// One stay in the queue.
 #[derive(Clone, Copy)]
-struct Stay {
+pub(super) struct Stay {
     /// When it began by the server's clock, which tells it from an earlier one of the same request.
     began: i64,
     /// When the question was asked that began it: the key was not its own yet.
     asked_at: Moment,
+    /// The last moment at which that is known.
+    pub(super) known_at: Moment,
+    /// The fence that it will have if it follows who is right ahead.
+    pub(super) fence: Option<Fence>,
 }
 
 /// A turn, as a notice tells it.
@@ -114,33 +136,19 @@ pub(super) struct Standing {
     answered: bool,
 }
 
-/// The claim of a turn, on its way.
-pub(super) struct Claim {
-    store: Arc<Store>,
-    id: Id,
-    call: Arc<Call>,
-    asked_at: Moment,
-    begun: Option<Begun>,
-}
-
-/// A lease that its waiter has before it is confirmed.
-struct Begun {
-    confirmation: Confirmation,
-    queued_at: Moment,
-    until: Moment,
-}
-
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed; and whether others wait for the
     /// same key.
-    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id, ttl: Duration) -> (Seat, bool) {
-        let state = Mutex::new(State::Waits(None));
-        let window = ttl.min(CLAIM_WINDOW);
+    pub(super) fn join(self: &Arc<Self>, request: &AcquireRequest, id: Id) -> (Seat, bool) {
+        let AcquireRequest { key, ttl, mode, owner, .. } = request;
         let call = Arc::new(Call {
             key: key.clone(),
-            window,
-            state,
+            is_plain: *mode == Mode::Exclusive && owner.is_none(),
+            ttl: *ttl,
+            window: (*ttl).min(CLAIM_WINDOW),
+            state: Mutex::new(State::Waits(None)),
             bell: Notify::new(),
+            follows: OnceLock::new(),
             asked: AtomicBool::new(false),
             waits_for_answer: AtomicBool::new(false),
         });
@@ -173,8 +181,15 @@ impl Desk {
     /// who has waited for long: it is in no such hurry, and what is left of the window may not be
     /// enough if the server is out of reach by now.
     fn claim(&self, id: Id, turn: Option<Turn>, store: &Arc<Store>) {
-        let Some(call) = self.room.lock().calls.get(&id).cloned() else { return };
         let asked_at = store.clock.now();
+        let call = {
+            let mut room = self.room.lock();
+            let Some(call) = room.calls.get(&id).cloned() else { return };
+            if let Some(line) = room.keys.get_mut(&call.key) {
+                line.heard_at = Some(asked_at);
+            }
+            call
+        };
         let begun = {
             let mut state = call.state.lock();
             let State::Waits(stay) = *state else { return };
@@ -189,7 +204,8 @@ impl Desk {
                     let reserved = Reserved { grant, until, confirmation: confirmation.clone() };
                     *state = State::Holds(Acquired::Reserved(Box::new(reserved)), asked_at);
                     call.bell.notify_one();
-                    Some(Begun { confirmation, queued_at: stay.asked_at, until })
+                    let (fence, queued_at) = (turn.grant.fence, stay.asked_at);
+                    Some(Begun { confirmation, fence, queued_at, until, after: None })
                 }
                 _ => {
                     *state = State::Claims;
@@ -197,24 +213,21 @@ impl Desk {
                 }
             }
         };
-        Claim { store: store.clone(), id, call, asked_at, begun }.put();
-    }
-
-    /// Passes a grant on to its waiter. Who is gone lets a release follow, and who asks again is
-    /// told the same.
-    pub(super) fn give(&self, id: Id, grant: Grant, clock: &dyn Clock) {
-        let call = self.room.lock().calls.get(&id).cloned();
-        if let Some(call) = call {
-            *call.state.lock() = State::Holds(Acquired::Granted(grant), clock.now());
-            call.bell.notify_one();
-        }
+        Claim::new(store, id, call, begun).put();
     }
 
     /// How some who wait for a key stand.
-    pub(super) fn update(&self, ids: &[Id], states: &[u8], store: &Arc<Store>) {
+    pub(super) fn update(&self, ids: &[Id], states: &[u8], asked_at: Moment, store: &Arc<Store>) {
         for (id, state) in ids.iter().zip(states) {
             match state {
-                b'w' => {}
+                b'w' => {
+                    let call = self.room.lock().calls.get(id).cloned();
+                    if let Some(call) = call
+                        && let State::Waits(Some(stay)) = &mut *call.state.lock()
+                    {
+                        stay.known_at = stay.known_at.max(asked_at);
+                    }
+                }
                 b'r' => self.claim(*id, None, store),
                 _ => {
                     // Forgotten by the server, or its claim was not answered.
@@ -238,6 +251,7 @@ impl Desk {
                 && now.since(since) >= CLAIM_WINDOW / 2
             {
                 *state = State::Asks;
+                drop(state);
                 releases.queue(store, &call.key, id);
             }
         }
@@ -254,9 +268,11 @@ impl Desk {
     }
 
     /// Says that one stands in the queue, as [`Seat::queued`] does.
-    fn queued(&self, call: &Arc<Call>, id: Id, due: Moment, stay: i64, asked_at: Moment) {
+    fn queued(&self, call: &Arc<Call>, id: Id, place: Place, asked_at: Moment, clock: &dyn Clock) {
+        let due = place.left.map_or(Moment::NEVER, |left| clock.now().after(left));
         if let State::Waits(known) = &mut *call.state.lock() {
-            *known = Some(Stay { began: stay, asked_at });
+            let fence = place.follows.map(|(_, fence)| fence);
+            *known = Some(Stay { began: place.stay, asked_at, known_at: asked_at, fence });
         }
         {
             let mut room = self.room.lock();
@@ -265,15 +281,32 @@ impl Desk {
                 return;
             }
             let line = room.keys.entry(call.key.clone());
-            let line = line.or_insert_with(|| Line { due, ids: HashSet::new() });
+            let line = line.or_insert_with(|| Line {
+                due,
+                ids: HashSet::new(),
+                behind: HashMap::new(),
+                heard_at: None,
+            });
             line.ids.insert(id);
+            if let Some((ahead, _)) = place.follows
+                && call.follows.set(ahead).is_ok()
+            {
+                line.behind.insert(ahead, id);
+            }
+            // Who is ahead may have released by now.
+            self.go_on(room, &call.key, clock);
         }
         self.set_due(&call.key, due);
     }
 
-    /// Whether anybody waits for a key.
-    pub(super) fn is_awaited(&self, key: &Key) -> bool {
-        self.room.lock().keys.contains_key(key)
+    /// The server has heard of us, by what was sent at this moment.
+    pub(super) fn is_alive(&self, sent_at: Moment) {
+        self.alive.fetch_max(sent_at.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// The last moment at which it had not yet.
+    pub(super) fn alive_at(&self) -> Moment {
+        Moment::from_nanos(self.alive.load(Ordering::Relaxed))
     }
 
     /// Whether anybody waits.
@@ -314,10 +347,14 @@ impl Desk {
 }
 
 impl Seat {
-    /// Says that it stands in the queue since this `stay` began, as it was answered to a question of
-    /// `asked_at`, and when something ahead of it runs out.
-    pub(super) fn queued(&self, due: Moment, stay: i64, asked_at: Moment) {
-        self.desk.queued(&self.call, self.id, due, stay, asked_at);
+    /// Says that it stands in the queue, as it was answered to a question of `asked_at`.
+    pub(super) fn queued(&self, place: Place, asked_at: Moment, clock: &dyn Clock) {
+        self.desk.queued(&self.call, self.id, place, asked_at, clock);
+    }
+
+    #[cfg(test)]
+    pub(super) fn call(&self) -> &Call {
+        &self.call
     }
 
     /// A question that is asked for it from now on.
@@ -387,6 +424,9 @@ impl Drop for Seat {
         room.calls.remove(&self.id);
         if let Some(line) = room.keys.get_mut(&self.call.key) {
             line.ids.remove(&self.id);
+            if let Some(ahead) = self.call.follows.get() {
+                line.behind.remove(ahead);
+            }
             if line.ids.is_empty() {
                 room.keys.remove(&self.call.key);
             }
@@ -405,9 +445,8 @@ impl Standing {
         let Some(call) = self.call.upgrade() else { return };
         let clock = &*self.store.clock;
         match answer.and_then(|answer| verdict(self.during, &answer, clock)) {
-            Ok(Verdict::Queued(left, stay)) => {
-                let due = left.map_or(Moment::NEVER, |left| clock.now().after(left));
-                self.store.desk.queued(&call, self.id, due, stay, self.asked_at);
+            Ok(Verdict::Queued(place)) => {
+                self.store.desk.queued(&call, self.id, place, self.asked_at, clock);
             }
             other => call.tell(other),
         }
@@ -428,53 +467,8 @@ impl Drop for Standing {
     }
 }
 
-impl Claim {
-    fn put(self) {
-        let (store, key, id) = (self.store.clone(), self.call.key.clone(), self.id);
-        store.put(Operation::Claim, &key, id, Reply::Claim(Box::new(self)));
-    }
-
-    /// Passes the answer on to the waiter.
-    pub(super) fn answered(self, answer: Result<Answer>) {
-        let clock = &*self.store.clock;
-        let failed = answer.is_err();
-        let (claimed, left) = answer.map_or((None, None), |answer| claimed(&answer.value));
-        if let Some(left) = left {
-            self.store.desk.set_due(&self.call.key, clock.now().after(left));
-        }
-        match (&self.begun, claimed) {
-            // What was claimed before, and not answered, began at any time since.
-            (Some(begun), Some((_, began))) => {
-                begun.confirmation.confirm(if began { self.asked_at } else { begun.queued_at });
-            }
-            (Some(begun), None) if failed && clock.now() < begun.until => self.put_again(),
-            (Some(begun), None) => {
-                begun.confirmation.refuse();
-                self.call.lose();
-            }
-            (None, Some((grant, true))) => {
-                // The ttl began in the server, after this moment.
-                let grant = Grant { trusted_from: Some(self.asked_at), ..grant };
-                *self.call.state.lock() = State::Holds(Acquired::Granted(grant), clock.now());
-                self.call.bell.notify_one();
-            }
-            (None, _) => self.call.ask_again(),
-        }
-    }
-
-    fn put_again(self) {
-        if let Ok(runtime) = watcher::runtime() {
-            runtime.spawn(async move {
-                tokio::time::sleep(AGAIN).await;
-                let asked_at = self.store.clock.now();
-                Claim { asked_at, ..self }.put();
-            });
-        }
-    }
-}
-
 impl Call {
-    fn ask_again(&self) {
+    pub(super) fn ask_again(&self) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Holds(..) | State::Told(_)) {
             *state = State::Asks;
@@ -492,7 +486,7 @@ impl Call {
     }
 
     /// Takes back a lease that was not confirmed, if its waiter has not looked yet.
-    fn lose(&self) {
+    pub(super) fn lose(&self) {
         let mut state = self.state.lock();
         if matches!(*state, State::Holds(Acquired::Reserved(_), _)) {
             *state = State::Asks;
@@ -520,18 +514,33 @@ mod tests {
     use super::*;
     use crate::SystemClock;
 
+    fn request(key: Key) -> AcquireRequest {
+        AcquireRequest {
+            key,
+            mode: Mode::Exclusive,
+            token: crate::Token::random(),
+            owner: None,
+            note: None,
+            ttl: Duration::from_secs(9),
+            wait: crate::Wait::Forever,
+            retry_interval: Duration::ZERO,
+            sent_at: Moment::from_nanos(0),
+        }
+    }
+
     #[tokio::test]
     async fn nobody_goes_on_before_its_question_is_answered() {
         let client = Client::open("redis://127.0.0.1:1").expect("an address");
         let line = Arc::new(Line::new(client, None));
         let store = Arc::new(Store::new(line, Arc::new(SystemClock)).expect("a thread"));
-        let key = Key::new("key").expect("legal");
+        let request = request(Key::new("key").expect("legal"));
         let queued = [2, -1, 7].map(Value::Int).to_vec();
         for handed_on in [false, true] {
-            let (seat, _) = store.desk.join(&key, 1, Duration::from_secs(9));
+            let (seat, _) = store.desk.join(&request, 1);
             let standing = seat.standing(&store, "asking");
             if handed_on {
-                store.desk.give(1, super::handed_on(3, 2), &*store.clock);
+                let now = store.clock.now();
+                store.desk.give(1, super::handed_on(3, 2), now, &*store.clock);
             }
             let mut called = Box::pin(seat.called(&*store.clock, store.clock.now()));
             assert!(called.as_mut().now_or_never().is_none(), "its time is over, and yet");
