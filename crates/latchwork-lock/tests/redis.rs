@@ -42,6 +42,7 @@ fn main() {
             the_order_of_a_message_is_kept, a_release_does_not_overtake_its_request,
             a_release_from_elsewhere_does_not_overtake_its_request,
             a_request_that_was_dropped_is_not_sent_again,
+            a_release_does_not_overtake_the_script,
             a_lease_ends_once,
             nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read,
             what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
@@ -61,6 +62,7 @@ fn main() {
             who_has_begun_behind_a_broken_lease_keeps_it,
             who_has_begun_keeps_it_where_a_release_was_lost,
             who_has_begun_keeps_it_where_an_answer_was_lost,
+            who_has_begun_keeps_it_where_the_script_was_forgotten,
             nobody_begins_behind_a_lease_that_was_renewed,
             no_two_are_trusted_at_once_whatever_is_cut;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,

@@ -189,6 +189,37 @@ pub(crate) async fn who_has_begun_keeps_it_where_an_answer_was_lost() {
     begun.third.await.expect("no panic").release().await.expect("held to the end");
 }
 
+pub(crate) async fn who_has_begun_keeps_it_where_the_script_was_forgotten() {
+    for _ in 0..20 {
+        let begun = Begun::new(Connection::hold_up).await;
+        tell::<()>(&begun.server.address(), &["SCRIPT", "FLUSH"]);
+        let answers = begun.lane.hold_up_answers();
+        drop(begun.held_up);
+        eventually("the server does not know it", async || {
+            let stats: String = tell(&begun.server.address(), &["INFO", "errorstats"]);
+            stats.contains("NOSCRIPT")
+        })
+        .await;
+        let (came, held_up) = (begun.lane.pieces(), begun.lane.hold_up());
+        drop(answers);
+        eventually("it is told, or answers", async || {
+            begun.lane.pieces() > came || begun.released.is_finished()
+        })
+        .await;
+        if begun.released.is_finished() {
+            continue; // it was told by a look after those who wait
+        }
+        let again = releases(begun.second);
+        let third = begun.third.await.expect("no panic");
+        drop(held_up);
+        begun.released.await.expect("no panic").expect("held to the end");
+        again.await.expect("no panic").expect("held to the end, and told in this order");
+        is_confirmed(&third, &begun.theirs).await;
+        return third.release().await.expect("held to the end");
+    }
+    panic!("others have told it each time");
+}
+
 pub(crate) async fn nobody_begins_behind_a_lease_that_was_renewed() {
     let scene = Scene::new().await;
     // From now on it may be over before the ones behind it think.

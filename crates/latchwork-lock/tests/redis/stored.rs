@@ -189,6 +189,41 @@ pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
     }
 }
 
+/// A server that forgot the script is asked again with it, and a release comes after its request then, too.
+pub(crate) async fn a_release_does_not_overtake_the_script() {
+    let server = Server::start(&[]);
+    let way = Way::to(server.port);
+    let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
+    let opens = locks.lock("other").acquire().await.expect("a free key");
+    opens.release().await.expect("held");
+    let connection = way.newest();
+    tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+    // So many that not all are sent by whoever asks.
+    let ask = |i| Box::pin(locks.lock(format!("key-{i}")).ttl(secs(600)).acquire());
+    let mut asks: Vec<_> = (0..6).map(ask).collect();
+    let answers = connection.hold_up_answers();
+    for ask in &mut asks {
+        assert!(futures::poll!(ask).is_pending(), "it needs an answer");
+    }
+    eventually("the server does not know the script", async || {
+        let stats: String = tell(&server.address(), &["INFO", "errorstats"]);
+        stats.contains("errorstat_NOSCRIPT:count=6") || stats.contains("errorstat_NOSCRIPT:count=5")
+    })
+    .await;
+    let (came, held_up) = (connection.pieces(), connection.hold_up());
+    drop(answers);
+    eventually("the script is sent", async || connection.pieces() > came).await;
+    drop(asks);
+    // The releases are sent.
+    for _ in 0..1_000 {
+        tokio::task::yield_now().await;
+    }
+    drop(held_up);
+    locks.close().await;
+    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    assert!(left.is_empty(), "taken for nobody: {left:?}");
+}
+
 /// Dropped outside of its runtime, a question has its release sent on another connection.
 pub(crate) async fn a_release_from_elsewhere_does_not_overtake_its_request() {
     let server = Server::start(&[]);

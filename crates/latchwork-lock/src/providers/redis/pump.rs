@@ -252,22 +252,30 @@ impl Way {
         Asked(self.clone(), members)
     }
 
-    /// Sends one message, and gives an answer for each member; `again` where that got lost before.
+    /// Sends one message, and gives an answer for each member that it has in the end: what is sent once
+    /// more is `sift`ed before.
     async fn exchange(
         &self,
-        members: &[Member],
-        again: bool,
+        members: &mut Vec<Member>,
+        mut sift: impl FnMut(&mut Vec<Member>),
     ) -> Result<Vec<Result<Answer>>, Failure> {
+        let (mut again, mut forgotten) = (false, false);
         let answers = loop {
             let hash = self.line.script();
-            let command = scripts::call(&hash, &self.client, members);
+            let script = (!forgotten).then_some(&*hash);
+            let command = scripts::call(script, &self.client, members);
             match self.line.send(&command).await {
                 Ok(answer) => break scripts::answers(answer, members).ok_or(Failure(None))?,
-                // A restart forgot the script. Nothing was done.
-                Err(failure) if is_unknown_script(&failure) => {
-                    self.line.load().await.map_err(|failure| Failure(Some(failure)))?;
-                }
+                // A restart forgot the script. Nothing was done. To load it first would let the next message,
+                // right behind that, overtake this one.
+                Err(failure) if is_unknown_script(&failure) && !forgotten => forgotten = true,
+                // The server may be back already. All can be asked again: the token tells.
+                Err(failure) if failure.is_connection_dropped() && !again => again = true,
                 Err(failure) => return Err(Failure(Some(failure))),
+            }
+            sift(members);
+            if members.is_empty() {
+                return Ok(Vec::new());
             }
         };
         let mut told = Vec::with_capacity(answers.len());
@@ -323,11 +331,7 @@ pub(super) struct Asked(Arc<Way>, usize);
 impl Asked {
     /// Sends a message for one.
     pub(super) async fn ask(self, during: &'static str, member: Member) -> Result<Answer> {
-        let member = std::slice::from_ref(&member);
-        let mut answers = self.0.exchange(member, false).await;
-        if answers.as_ref().is_err_and(Failure::is_cut) {
-            answers = self.0.exchange(member, true).await;
-        }
+        let mut answers = self.0.exchange(&mut vec![member], |_| ()).await;
         let answer = answers.as_mut().map_err(|failure| failure.told())?.pop();
         answer.unwrap_or_else(|| Err(error::unreadable(during)))
     }
@@ -344,13 +348,15 @@ async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) 
     let count = members.len();
     let _asked = way.asked(count);
     let crowd = count >= CROWD;
-    let mut answers = way.exchange(&members, false).await;
-    if answers.as_ref().is_err_and(Failure::is_cut) {
-        // Whoever has gone meanwhile has let a release follow, which this might come after.
-        let wanted = members.into_iter().zip(replies).filter(|(_, reply)| reply.is_wanted());
-        (members, replies) = wanted.unzip();
-        answers = way.exchange(&members, true).await;
-    }
+    // Whoever has gone meanwhile has let a release follow, which its request might come after.
+    let sift = |members: &mut Vec<Member>| {
+        let wanted: Vec<bool> = replies.iter().map(Reply::is_wanted).collect();
+        let mut is_wanted = wanted.iter();
+        members.retain(|_| is_wanted.next() == Some(&true));
+        let mut is_wanted = wanted.iter();
+        replies.retain(|_| is_wanted.next() == Some(&true));
+    };
+    let answers = way.exchange(&mut members, sift).await;
     way.queued.fetch_sub(count, Ordering::Relaxed);
     match answers {
         Ok(answers) => {
@@ -370,12 +376,6 @@ async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) 
 struct Failure(Option<RedisError>);
 
 impl Failure {
-    /// Whether the connection was lost. The server may be back already, and all can be asked again: the
-    /// token tells.
-    fn is_cut(&self) -> bool {
-        self.0.as_ref().is_some_and(RedisError::is_connection_dropped)
-    }
-
     /// Whether nobody answers, and not even says no.
     fn is_silence(&self) -> bool {
         self.0.as_ref().is_some_and(RedisError::is_timeout)

@@ -64,8 +64,9 @@ pub(super) fn load() -> Cmd {
     command
 }
 
-/// One message for all these members, which stand in the order of their sections.
-pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
+/// One message for all these members, which stand in the order of their sections. It has the name of the
+/// script, or none for a server that has forgotten it.
+pub(super) fn call(script: Option<&str>, client: &str, members: &[Member]) -> Cmd {
     let mut counts = [0; 3];
     let mut size = 128;
     for member in members {
@@ -74,7 +75,11 @@ pub(super) fn call(hash: &str, client: &str, members: &[Member]) -> Cmd {
         size += member.asker.as_ref().map_or(0, |_| 128);
     }
     let mut command = Cmd::with_capacity(8 + 6 * members.len(), size);
-    command.arg("EVALSHA").arg(hash).arg(members.len() + 1).arg(FENCE);
+    match script {
+        Some(hash) => command.arg("EVALSHA").arg(hash),
+        None => command.arg("EVAL").arg(LOCKS),
+    };
+    command.arg(members.len() + 1).arg(FENCE);
     let mut body = Vec::with_capacity(256);
     for member in members {
         body.clear();

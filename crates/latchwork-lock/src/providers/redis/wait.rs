@@ -28,16 +28,20 @@ pub(super) async fn acquire(
         Wait::For(span) => store.clock.now().after(span),
         Wait::Forever => Moment::NEVER,
     };
+    // The seat goes first: while its waiter is there, the question is sent again.
+    let mut unanswered = None;
     let (seat, behind) = store.desk.join(request, id);
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
         let verdict = if how == Asking::Behind {
-            let unanswered = Unanswered::new(store, releases, &request.key, id);
-            store.stand(&unanswered.lane, DURING, request, id, &seat);
+            let asked = unanswered.insert(Unanswered::new(store, releases, &request.key, id));
+            store.stand(&asked.lane, DURING, request, id, &seat);
             provider.watch();
             let called = seat.called(&*store.clock, deadline).await;
-            unanswered.answered();
+            if let Some(asked) = unanswered.take() {
+                asked.answered();
+            }
             match called {
                 Called::Told(verdict) => verdict?,
                 Called::Holds(acquired) => return Ok(acquired),

@@ -74,6 +74,8 @@ pub(super) struct Call {
     asked: AtomicBool,
     /// It has something to do as soon as that is answered.
     waits_for_answer: AtomicBool,
+    /// Nobody waits here any more.
+    gone: AtomicBool,
 }
 
 pub(super) enum State {
@@ -151,6 +153,7 @@ impl Desk {
             follows: OnceLock::new(),
             asked: AtomicBool::new(false),
             waits_for_answer: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
         });
         let mut room = self.room.lock();
         let behind = !room.keys.is_empty() && room.keys.contains_key(key);
@@ -416,6 +419,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
+        self.call.gone.store(true, Ordering::Release);
         let mut room = self.desk.room.lock();
         // The same token may have come back and taken a seat of its own.
         if !room.calls.get(&self.id).is_some_and(|call| Arc::ptr_eq(call, &self.call)) {
@@ -436,7 +440,7 @@ impl Drop for Seat {
 
 impl Standing {
     pub(super) fn is_wanted(&self) -> bool {
-        self.call.strong_count() > 0
+        self.call.upgrade().is_some_and(|call| !call.gone.load(Ordering::Acquire))
     }
 
     /// Remembers that its waiter stands in the queue, or tells it anything else.
