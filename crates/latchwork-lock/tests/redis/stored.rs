@@ -291,7 +291,7 @@ pub(crate) async fn a_lock_of_the_layout_before_is_read() {
         let first = waiter(&locks, "key");
         waiting(&locks, "key", 1).await;
         let lone: String = tell(&address, &["GET", "latchwork:k:lock/key"]);
-        let (id, state, rest) = (&lone[1..33], &lone[33..34], &lone[34..]);
+        let (id, state, rest) = (&lone[1..23], &lone[23..24], &lone[24..]);
         let parts: Vec<&str> = rest.splitn(4, '\n').collect();
         let number = |at: usize| parts[at].parse::<u64>().expect("a number");
         let over = (number(0) / 1_000).to_string();

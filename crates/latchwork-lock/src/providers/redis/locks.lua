@@ -18,11 +18,13 @@
 --          until something ahead runs out, and when it queued; if that was just now, and it wants the key alone
 --          and names no owner, also the id right ahead, in the queue or of a lone holder, and its fence.
 --
+-- An ID has 22 characters, of base64: the server hashes every byte that a script gets to see, and it sees
+-- each of them four times while a lease lasts.
+--
 -- A lock is in one of three layouts:
 --   lean  `latchwork:k:NAME` is `ID HOW PLACE ASKER \n FIRST \n SINCE \n PROCESS`, with the lease's own ttl: one
 --         exclusive holder and nobody who waits; its fence is the sum of FIRST and PLACE, and SINCE is
---         empty where it is FIRST. Nearly all leases begin and end here. It is short, since the
---         server hashes every byte that the script gets to see.
+--         empty where it is FIRST. Nearly all leases begin and end here.
 --   full  `latchwork:k:NAME` is `*MOMENT`, so that nobody can set it past the queue, and beside it
 --         `latchwork:h:NAME`  holders: ids, scored by when each of them runs out
 --         `latchwork:q:NAME`  who waits: ids, first come first
@@ -63,18 +65,28 @@ local marks, values, answered = {}, {}, 0
 -- Leases that end as they began: they are looked at and deleted together.
 if releases > 0 then
   values = call('MGET', unpack(KEYS, 2, releases + 1))
-  local over, count = {}, 0
+  local count = 0
   for i = 1, releases do
     local v = values[i]
     if v and find(v, ARGV[i + 4], 1, true) == 1 then
       count = count + 1
-      over[count], marks[i] = KEYS[i + 1], '1'
+      marks[i] = '1'
     elseif not v or byte(v) ~= STAR then
       answered, marks[i] = answered + 1, '0'
     end
   end
   answered = answered + count
-  if count > 0 and call('DEL', unpack(over)) < count then
+  local over, first, last = KEYS, 2, releases + 1
+  if count < releases then
+    over, first, last = {}, 1, 0
+    for i = 1, releases do
+      if marks[i] == '1' then
+        last = last + 1
+        over[last] = KEYS[i + 1]
+      end
+    end
+  end
+  if count > 0 and call('DEL', unpack(over, first, last)) < count then
     -- Somebody asked twice: a lease ends once.
     local seen = {}
     for i = 1, releases do
@@ -101,8 +113,8 @@ if asks > 0 then
   local same, mode = nil, byte(asker)
   for i = releases + 1, releases + asks do
     local key, body = KEYS[i + 1], ARGV[i + 6]
-    if byte(body, 33) == BEHIND then values[i] = pcall('GET', key) end
-    local own = byte(body, 36)
+    local how, _, _, own = byte(body, 23, 26)
+    if how == BEHIND then values[i] = pcall('GET', key) end
     -- Nobody gets past another one of the same message.
     if values[i] or (own or mode) ~= EXCLUSIVE or passed and passed[key] then
       passed = passed or {}
@@ -123,12 +135,19 @@ if asks > 0 then
       end
       local set
       if own then
-        set = call('SET', key, body .. rest, 'PX', match(body, '^.\n(%d+)000\n', 36), 'NX')
+        set = call('SET', key, body .. rest, 'PX', match(body, '^.\n(%d+)000\n', 26), 'NX')
       else
         set = call('SET', key, body .. same, 'PX', ttl, 'NX')
       end
-      if set then marks[i] = '+' end
+      if set then
+        answered, marks[i] = answered + 1, '+'
+      end
     end
+  end
+  if answered == members then
+    if unsaved then call('SET', KEYS[1], format('%.0f', newest)) end
+    answers[1] = table.concat(marks)
+    return answers
   end
 end
 
@@ -146,13 +165,13 @@ for i = 1, members do
     local op, id, ttl, option, record
     if i <= releases then
       op, id = 'r', ARGV[i + 4]
-      if v and sub(v, 2, 33) == id then
+      if v and sub(v, 2, 23) == id then
         -- To the next, if it wants the key alone and names no owner, as nearly all do. A process that has
         -- handed it on by itself tells so of several in a row. What is not as expected is left to the general
         -- way.
         local name = sub(key, 13)
         local d, q = 'latchwork:d:' .. name, 'latchwork:q:' .. name
-        local moment, began, lasted, before = match(v, '^%l(%d+)\n(%d+)\n(%d+)\n(%d+)\n', 34)
+        local moment, began, lasted, before = match(v, '^%l(%d+)\n(%d+)\n(%d+)\n(%d+)\n', 24)
         local last = i
         while last < releases and KEYS[last + 2] == key do last = last + 1 end
         local line = moment and began + lasted > now and pcall('LRANGE', q, 0, last - i + 1)
@@ -207,8 +226,8 @@ for i = 1, members do
     elseif i <= releases + asks then
       local body = ARGV[i + 6]
       op, v = 'a', v or pcall('GET', key)
-      id, option = sub(body, 1, 32), sub(body, 33, 33)
-      local asker = #body > 35 and sub(body, 36) or ARGV[releases + 5]
+      id, option = sub(body, 1, 22), sub(body, 23, 23)
+      local asker = #body > 25 and sub(body, 26) or ARGV[releases + 5]
       local wants, owner, note = match(asker, '^(.\n%d+\n)([^\n]*)\n(.*)$')
       record = wants .. ARGV[1] .. '\n' .. owner .. '\n' .. ARGV[4] .. '\n' .. note
       -- Behind somebody who holds, one who wants it alone and names no owner can but wait.
@@ -216,12 +235,12 @@ for i = 1, members do
         type(v) == 'string'
         and byte(v) == STAR
         and option ~= 'n'
-        and sub(v, 2, 33) ~= id
+        and sub(v, 2, 23) ~= id
         and find(record, '^x\n%d+\n%x+\n\n')
       then
         local name = sub(key, 13)
         local d, q = 'latchwork:d:' .. name, 'latchwork:q:' .. name
-        local moment, began, lasts = match(v, '^(%d+)\n(%d+)\n(%d+)\n', 35)
+        local moment, began, lasts = match(v, '^(%d+)\n(%d+)\n(%d+)\n', 25)
         local ahead = moment and began + lasts - now
         if not moment then
           local soonest = pcall('ZRANGE', 'latchwork:h:' .. name, 0, 0, 'WITHSCORES')[2]
@@ -254,7 +273,7 @@ for i = 1, members do
             end
             local before = last_in and last_in[key]
             if not before then
-              before = length > 1 and call('LINDEX', q, -2) or #v > 33 and sub(v, 2, 33) or ''
+              before = length > 1 and call('LINDEX', q, -2) or #v > 23 and sub(v, 2, 23) or ''
             end
             last_in = last_in or {}
             last_in[key] = id
@@ -266,13 +285,13 @@ for i = 1, members do
       local at = i * 5 - (releases + asks) * 4 + (asks > 0 and 2 or 0)
       op, id, ttl, option, record = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
       v = pcall('GET', key)
-      if op == 'n' and type(v) == 'string' and sub(v, 1, 32) == id then
+      if op == 'n' and type(v) == 'string' and sub(v, 1, 22) == id then
         call('PEXPIRE', key, ttl)
         answer = 1
-      elseif op == 'c' and type(v) == 'string' and sub(v, 1, 34) == '*' .. id .. 'r' then
+      elseif op == 'c' and type(v) == 'string' and sub(v, 1, 24) == '*' .. id .. 'r' then
         -- A turn that was handed on just so.
         local moment, began, lasted, known, fence, before, lasts =
-          match(v, '^(%d+)\n(%d+)\n(%d+)(\n(%d+)\n(%d+)\n%d+\nx\n(%d+)\n.*)$', 35)
+          match(v, '^(%d+)\n(%d+)\n(%d+)(\n(%d+)\n(%d+)\n%d+\nx\n(%d+)\n.*)$', 25)
         if lasts and began + lasted > now and now + lasts + GRACE <= moment + 0 then
           v = '*' .. id .. 'c' .. moment .. '\n' .. now_text .. '\n' .. lasts .. known
           call('SET', key, v, 'KEEPTTL')
@@ -319,7 +338,7 @@ for i = 1, members do
           -- The entry of whoever holds a lean lock.
           lean = function(v)
             local place, wants, owner, note, first, since, process =
-              match(v, '^(%d%d)(.\n%d+\n)([^\n]*)\n([^\n]*)\n(%d+)\n(%d*)\n(.*)$', 34)
+              match(v, '^(%d%d)(.\n%d+\n)([^\n]*)\n([^\n]*)\n(%d+)\n(%d*)\n(.*)$', 24)
             local record = wants .. '0\n' .. owner .. '\n' .. process .. '\n' .. note
             return f.entry('c', f.text(first + place), '0', since == '' and first or since, record)
           end,
@@ -358,14 +377,14 @@ for i = 1, members do
           -- Id, entry, fence, when it runs out and MOMENT of a lone holder.
           lone = function(v)
             local state, moment, began, lasts, rest, fence =
-              match(v, '^(%l)(%d+)\n(%d+)\n(%d+)\n((%d+)\n.*)$', 34)
-            return sub(v, 2, 33), state .. '\n' .. rest, fence, began + lasts, moment + 0
+              match(v, '^(%l)(%d+)\n(%d+)\n(%d+)\n((%d+)\n.*)$', 24)
+            return sub(v, 2, 23), state .. '\n' .. rest, fence, began + lasts, moment + 0
           end,
 
           -- Brings the key in hand into the full layout.
           spread = function(v)
             if v and byte(v) == STAR then
-              if #v < 34 then
+              if #v < 24 then
                 s.garbage = tonumber(sub(v, 2))
                 return
               end
@@ -380,7 +399,7 @@ for i = 1, members do
             end
             s.garbage = 0
             if v then
-              local id, e = sub(v, 1, 32), f.lean(v)
+              local id, e = sub(v, 1, 22), f.lean(v)
               f.hold(id, s.now + (call('PTTL', s.k) + 1) * 1000, e)
               local _, fence = f.read(e)
               call('HSET', s.d, 'f', fence)
@@ -531,12 +550,12 @@ for i = 1, members do
             if v and byte(v) ~= STAR then
               local e = f.lean(v)
               local _, fence, before, _, theirs = f.read(e)
-              if sub(v, 1, 32) == id then return f.granted(fence, before, 0, 0) end
+              if sub(v, 1, 22) == id then return f.granted(fence, before, 0, 0) end
               local _, _, _, name = f.party(theirs)
               if not waits and (owner == '' or owner ~= name) then
                 return { 0, call('PTTL', s.k) * 1000, e }
               end
-            elseif v and #v > 33 and option == 'n' and owner == '' then
+            elseif v and #v > 23 and option == 'n' and owner == '' then
               -- Who neither holds nor waits is refused.
               local holder, e, _, expires = f.lone(v)
               if holder ~= id and expires > s.now and call('HEXISTS', s.d, id) == 0 then
@@ -615,7 +634,7 @@ for i = 1, members do
             if v and byte(v) ~= STAR then
               holders = { call('PTTL', s.k) * 1000, f.lean(v) }
             elseif v then
-              if #v > 33 then
+              if #v > 23 then
                 local _, e, _, expires = f.lone(v)
                 if expires > s.now then holders = { expires - s.now, e } end
               end
@@ -637,8 +656,8 @@ for i = 1, members do
           -- How some who wait stand, as the letters of their states; - for who is unknown.
           standing = function(ids)
             local states = {}
-            for at = 1, #ids, 32 do
-              states[#states + 1] = f.get(sub(ids, at, at + 31)) or '-'
+            for at = 1, #ids, 22 do
+              states[#states + 1] = f.get(sub(ids, at, at + 21)) or '-'
             end
             return table.concat(states)
           end,
@@ -650,7 +669,7 @@ for i = 1, members do
             if not v then
               if op == 'b' then return {} end
               if op == 'c' then return { 0, -1 } end
-              if op == 'p' then return { -1, (string.gsub(option, string.rep('.', 32), '-')) } end
+              if op == 'p' then return { -1, (string.gsub(option, string.rep('.', 22), '-')) } end
               return 0
             end
             if op == 'n' and byte(v) ~= STAR then return 0 end -- somebody else's

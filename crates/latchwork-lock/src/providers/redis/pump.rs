@@ -37,8 +37,9 @@ const FEW: usize = 4;
 /// How many who ask at a time are a crowd.
 const CROWD: usize = 8;
 
-/// Which part of a crowd must be there for a second message.
-const PART: usize = 4;
+/// Which part of a crowd must be there for a second message: two of them take turns then, of nearly the
+/// same size. With a half it would often be one too few, and the server idle until the first is answered.
+const PART: (usize, usize) = (2, 5);
 
 pub(super) const DURING: &str = "asking the server";
 
@@ -192,7 +193,7 @@ impl Way {
         match messages {
             0 => 1,
             messages if messages >= most => usize::MAX,
-            _ => (self.crowd.load(Ordering::Relaxed) / PART).clamp(1, LARGEST),
+            _ => (self.crowd.load(Ordering::Relaxed) * PART.0 / PART.1).clamp(1, LARGEST),
         }
     }
 
@@ -447,7 +448,7 @@ mod tests {
         assert!(way.alone().is_none(), "it would overtake what was put");
         assert_eq!(way.take().0.len(), told.len());
         assert_eq!(way.enough(0), 1, "nobody waits for nothing");
-        assert_eq!(way.enough(1), 64 / PART);
+        assert_eq!(way.enough(1), 64 * PART.0 / PART.1);
         assert_eq!(way.enough(2), usize::MAX);
     }
 

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, Utc};
 use redis::Value;
 use sha2::{Digest, Sha256};
@@ -16,19 +18,27 @@ pub(super) fn id(token: Token) -> Id {
     hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }
 
-/// An identity as it is stored: always of the same length.
-pub(super) fn hex(id: Id) -> [u8; 32] {
-    // Digit by digit, since the general way takes long for so wide a number.
-    let bytes = id.to_be_bytes();
-    std::array::from_fn(|at| {
-        let byte = bytes[at / 2];
-        b"0123456789abcdef"[usize::from(if at % 2 == 0 { byte >> 4 } else { byte & 15 })]
-    })
+/// How long an identity is where it is stored. The script counts on it.
+pub(super) const ID: usize = 22;
+
+/// An identity as it is stored: in base64, since the server hashes every byte of it several times.
+pub(super) fn text(id: Id) -> [u8; ID] {
+    let mut text = [0; ID];
+    // It fits: 16 bytes are 22 digits of six bits.
+    let _ = URL_SAFE_NO_PAD.encode_slice(id.to_be_bytes(), &mut text);
+    text
 }
 
 /// Several identities in one text.
-pub(super) fn hexes(ids: &[Id]) -> String {
-    ids.iter().flat_map(|id| hex(*id)).map(char::from).collect()
+pub(super) fn texts(ids: &[Id]) -> String {
+    ids.iter().flat_map(|id| text(*id)).map(char::from).collect()
+}
+
+/// An identity from its text.
+pub(super) fn read_id(text: &[u8]) -> Option<Id> {
+    let mut bytes = [0; 16];
+    let length = URL_SAFE_NO_PAD.decode_slice(text, &mut bytes).ok()?;
+    (length == bytes.len()).then(|| Id::from_be_bytes(bytes))
 }
 
 /// Whoever asks, as the script keeps it.
@@ -162,4 +172,21 @@ fn reporter(now: Moment) -> Reporter {
 /// The fence of an answer.
 pub(super) fn fence(number: i64) -> Fence {
     Fence::new(number.max(0).unsigned_abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_was_written() {
+        for id in [0, 1, 1 << 64, Id::MAX, Id::MAX - 62] {
+            let text = text(id);
+            assert_eq!(read_id(&text), Some(id));
+            assert!(!text.contains(&b'*') && !text.contains(&b':'), "the script tells it by those");
+        }
+        assert_eq!(read_id(b""), None);
+        assert_eq!(read_id(&text(7)[1..]), None, "too short");
+        assert_eq!(read_id(&[text(7), text(8)].concat()), None, "too long");
+    }
 }

@@ -92,7 +92,7 @@ pub(super) fn call(script: Option<&str>, client: &str, members: &[Member]) -> Cm
     // Of the first one who asks.
     let mut told: Option<&Member> = None;
     for member in members {
-        let id = record::hex(member.id);
+        let id = record::text(member.id);
         match member.operation {
             Operation::Release => command.arg(&id[..]),
             Operation::First(how) => {

@@ -243,7 +243,7 @@ impl Store {
                 during,
                 Member {
                     ttl: record::millis(ttl),
-                    option: record::hexes(&[ids.1]),
+                    option: record::texts(&[ids.1]),
                     ..member(Operation::Rotate, key, ids.0)
                 },
             )
@@ -283,7 +283,7 @@ impl Store {
         key: &Key,
         ids: &[Id],
     ) -> Result<Standing> {
-        let option = record::hexes(ids);
+        let option = record::texts(ids);
         let answer =
             self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
         match answer.value.as_sequence() {
@@ -372,11 +372,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
     };
     let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse::<i64>().ok();
     let grant = handed_on(number(fence)?, number(before)?);
-    Some((hexed(id)?, grant))
-}
-
-fn hexed(id: &[u8]) -> Option<Id> {
-    Id::from_str_radix(std::str::from_utf8(id).ok()?, 16).ok()
+    Some((record::read_id(id)?, grant))
 }
 
 /// The grant of one who waited.
@@ -436,7 +432,7 @@ fn read_verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
         [Value::Int(2), Value::Int(left), Value::Int(stay), ahead @ ..] => {
             let follows = match ahead {
                 [Value::BulkString(id), Value::Int(fence)] if !id.is_empty() => {
-                    Some((hexed(id)?, record::fence(*fence)))
+                    Some((record::read_id(id)?, record::fence(*fence)))
                 }
                 _ => None,
             };

@@ -11,10 +11,10 @@ use tokio::sync::Notify;
 
 use super::batch::Answer;
 use super::claim::{Begun, Claim};
-use super::error;
 use super::relay::{Holding, Passed};
 use super::release::Releases;
 use super::store::{Place, Store, Verdict, handed_on, verdict};
+use super::{error, record};
 use crate::rules::{CLAIM_WINDOW, Id};
 use crate::{
     AcquireRequest, Acquired, Clock, Confirmation, Fence, Grant, Key, Mode, Moment, Reserved,
@@ -164,8 +164,8 @@ impl Desk {
 
     /// A notice: an id and its turn, or an id and the microseconds until something runs out.
     pub(super) fn hear(&self, notice: &str, store: &Arc<Store>) {
-        let (Some(id), Some(left)) = (notice.get(..32), notice.get(32..)) else { return };
-        let Ok(id) = Id::from_str_radix(id, 16) else { return };
+        let Some((id, left)) = notice.split_at_checked(record::ID) else { return };
+        let Some(id) = record::read_id(id.as_bytes()) else { return };
         match left.parse() {
             Err(_) => self.claim(id, Turn::parse(left), store),
             Ok(left) => {
