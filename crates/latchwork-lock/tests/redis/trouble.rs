@@ -231,7 +231,7 @@ pub(crate) async fn a_crowd_is_told_soon_that_a_server_stands_still() {
     };
     let asked = futures::future::join_all((0..1_500).map(ask));
     // Message after message it would take half a minute.
-    let told = tokio::time::timeout(secs(12), asked).await;
+    let told = tokio::time::timeout(secs(15), asked).await;
     server.signal(Signal::CONT);
     for told in told.expect("all are told") {
         let error = told.expect("no panic").expect_err("nobody answers");
