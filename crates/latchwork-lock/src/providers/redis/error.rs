@@ -42,7 +42,7 @@ pub(super) fn script(during: &'static str, said: &str) -> Error {
     server(during, code, said)
 }
 
-const CODES: [&str; 4] = ["NOPERM", "OOM", "MISCONF", "READONLY"];
+const CODES: [&str; 6] = ["NOPERM", "OOM", "MISCONF", "READONLY", "WRONGTYPE", "FOREIGN"];
 
 /// What the server says is wrong.
 fn server(during: &'static str, code: &str, said: &str) -> Error {
@@ -51,6 +51,10 @@ fn server(during: &'static str, code: &str, said: &str) -> Error {
             format!("the password is wrong or missing ({said}); write redis://user:password@host")
         }
         "NOPERM" => format!("a right is missing ({said}); allow the user: {RIGHTS}"),
+        "WRONGTYPE" | "FOREIGN" => format!(
+            "what it keeps for this key is not from this version of Latchwork ({said}); \
+             delete it once nobody uses it"
+        ),
         "OOM" => format!("it is out of memory ({said}); raise maxmemory"),
         "MISCONF" => format!("it cannot save its data, and so takes no writes ({said})"),
         "MOVED" | "ASK" | "CROSSSLOT" => CLUSTER.to_owned(),

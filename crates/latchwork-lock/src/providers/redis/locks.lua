@@ -335,15 +335,21 @@ for i = 1, members do
           entry = function(state, fence, before, since, record)
             return state .. '\n' .. fence .. '\n' .. before .. '\n' .. since .. '\n' .. record
           end,
+          -- What is there is somebody else's, or of another version.
+          foreign = function(key) error({ err = 'FOREIGN ' .. key }) end,
           -- The entry of whoever holds a lean lock.
           lean = function(v)
             local place, wants, owner, note, first, since, process =
               match(v, '^(%d%d)(.\n%d+\n)([^\n]*)\n([^\n]*)\n(%d+)\n(%d*)\n(.*)$', 24)
+            if not place then f.foreign(s.k) end
             local record = wants .. '0\n' .. owner .. '\n' .. process .. '\n' .. note
             return f.entry('c', f.text(first + place), '0', since == '' and first or since, record)
           end,
           -- state, fence, before, since, record
-          read = function(e) return match(e, '^(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$') end,
+          read = function(e)
+            if not find(e, '^.\n%d+\n%d+\n%d+\n') then f.foreign(s.d) end
+            return match(e, '^(.)\n(%d+)\n(%d+)\n(%d+)\n(.*)$')
+          end,
           -- mode, ttl, client, owner, process, note
           party = function(record)
             return match(record, '^(.)\n(%d+)\n(%x+)\n([^\n]*)\n([^\n]*)\n(.*)$')
@@ -378,6 +384,7 @@ for i = 1, members do
           lone = function(v)
             local state, moment, began, lasts, rest, fence =
               match(v, '^(%l)(%d+)\n(%d+)\n(%d+)\n((%d+)\n.*)$', 24)
+            if not state then f.foreign(s.k) end
             return sub(v, 2, 23), state .. '\n' .. rest, fence, began + lasts, moment + 0
           end,
 
@@ -385,7 +392,7 @@ for i = 1, members do
           spread = function(v)
             if v and byte(v) == STAR then
               if #v < 24 then
-                s.garbage = tonumber(sub(v, 2))
+                s.garbage = tonumber(sub(v, 2)) or f.foreign(s.k)
                 return
               end
               local id, e, fence, expires, moment = f.lone(v)
