@@ -148,8 +148,8 @@ impl Lanes {
         }
     }
 
-    /// The same on the lane of [`here`](Self::here), in a message that is sent at once, unless there
-    /// is a crowd: whoever puts it sends it, and the answer is seen to where it arrives.
+    /// The same on the lane of [`here`](Self::here), in a message that waits for no company: whoever puts
+    /// it sends it if it can, and the answer is seen to where it arrives.
     pub(super) fn send_on(&self, lane: &Arc<Lane>, job: Job) {
         if Arc::ptr_eq(lane, &self.own) {
             self.put_apart(job); // it is driven by another thread

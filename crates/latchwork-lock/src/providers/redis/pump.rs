@@ -231,7 +231,11 @@ impl Way {
     /// Those who wait behind a message that nobody answered: in the next ones they would wait as long
     /// again, some after the others. They were not asked for.
     fn turn_away(&self) -> Vec<Reply> {
-        let jobs = std::mem::take(&mut self.waiting.lock().jobs);
+        let jobs = {
+            let mut waiting = self.waiting.lock();
+            waiting.in_a_hurry = false;
+            std::mem::take(&mut waiting.jobs)
+        };
         self.queued.fetch_sub(jobs.len(), Ordering::Relaxed);
         jobs.into_iter().map(|job| job.reply).collect()
     }
@@ -351,11 +355,8 @@ async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) 
     let crowd = count >= CROWD;
     // Whoever has gone meanwhile has let a release follow, which its request might come after.
     let sift = |members: &mut Vec<Member>| {
-        let wanted: Vec<bool> = replies.iter().map(Reply::is_wanted).collect();
-        let mut is_wanted = wanted.iter();
-        members.retain(|_| is_wanted.next() == Some(&true));
-        let mut is_wanted = wanted.iter();
-        replies.retain(|_| is_wanted.next() == Some(&true));
+        let all = std::mem::take(members).into_iter().zip(std::mem::take(&mut replies));
+        (*members, replies) = all.filter(|(_, reply)| reply.is_wanted()).unzip();
     };
     let answers = way.exchange(&mut members, sift).await;
     way.queued.fetch_sub(count, Ordering::Relaxed);
