@@ -11,6 +11,7 @@ mod error;
 mod event;
 mod id;
 mod names;
+mod order_type;
 pub mod query;
 mod retry;
 mod settle;
@@ -22,6 +23,10 @@ pub use audit::{EventHash, Seal};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventType};
 pub use id::{EventId, ItemId, OrderId};
+pub use order_type::{
+    Concurrency, DynamicOrderType, OrderType, OrderTypes, PlannedItem, RegisteredType, TypeError,
+    TypeSettings, Violation,
+};
 pub use retry::RetryPolicy;
 pub use settle::{FailurePolicy, ItemCounts, next_order_state};
 pub use state::{ItemState, OrderState};
