@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, Running, assert_code, eventually, latchwork, said, text};
+use crate::support::{
+    Place, Running, assert_code, eventually, latchwork, said, server, text, unique_key,
+};
 
 /// Holds until the test says go.
 const UNTIL_GO: &str = "echo $$ > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
@@ -24,16 +26,12 @@ fn runs_exclude_each_other() {
     }
 }
 
-/// The same between machines. A missing server is named on a laptop, and a failure in CI.
+/// The same between machines.
 #[test]
 fn runs_exclude_each_other_by_redis() {
-    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
-        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_REDIS is not set");
-        println!("skipped: no server; `scripts/services up redis` starts one");
-        return;
-    };
+    let Some(server) = server("LATCHWORK_TEST_REDIS") else { return };
     let place = Place::new();
-    let key = format!("cli-{}", std::process::id());
+    let key = unique_key("exclusion");
     let at = |options: &[&str], script: &str| {
         let mut command = latchwork();
         command

@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod contention;
 mod death;
 mod exclusion;
 mod forwarding;

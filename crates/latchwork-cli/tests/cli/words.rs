@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use crate::support::{Place, assert_code, latchwork, said, text};
+use crate::support::{Place, assert_code, latchwork, said, server, text};
 
 fn run(args: &[&str]) -> Output {
     latchwork().args(args).output().expect("it runs")
@@ -139,11 +139,7 @@ fn the_demonstration_keeps_its_promises() {
 /// Where there is a server; that there is one in CI is the business of the provider's own tests.
 #[test]
 fn the_demonstration_keeps_its_promises_in_postgres() {
-    let Ok(server) = std::env::var("LATCHWORK_TEST_POSTGRES") else {
-        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_POSTGRES is not set");
-        println!("skipped: no server; `scripts/services up postgres` starts one");
-        return;
-    };
+    let Some(server) = server("LATCHWORK_TEST_POSTGRES") else { return };
     let out = latchwork().arg("demo").env("LATCHWORK_DEMO_POSTGRES", &server).output();
     let out = out.expect("it runs");
     assert_code(&out, 0);
