@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use latchwork::Locks;
-use latchwork::lock::FileLockProvider;
+use latchwork::lock::{ConnectOptions, FileLockProvider};
 
 use crate::exit::{Exit, Failure};
 
@@ -31,12 +31,16 @@ impl Place {
             let message = format!("{} {what}: nothing was locked there", directory.display());
             return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
         }
-        self.open_with(None).await
+        self.open_with(None, &ConnectOptions::default()).await
     }
 
     /// Opens the locks; a lease lives on while the `companion` process does, where the locks know
     /// about processes at all.
-    pub(crate) async fn open_with(&self, companion: Option<u32>) -> Result<Locks, Failure> {
+    pub(crate) async fn open_with(
+        &self,
+        companion: Option<u32>,
+        options: &ConnectOptions,
+    ) -> Result<Locks, Failure> {
         let (directory, network) = match &self.at {
             None => (default_directory()?, false),
             Some(at) => match as_path(at) {
@@ -44,7 +48,7 @@ impl Place {
                 None if !at.contains(':') => return Err(neither(at)),
                 None => {
                     // Also for files: it knows what an address of them may look like.
-                    let locks = latchwork::connect(at).await?;
+                    let locks = Locks::connect_with(at, options).await?;
                     match as_file_url(at) {
                         Some(file) if companion.is_some() => file,
                         _ => return Ok(locks),

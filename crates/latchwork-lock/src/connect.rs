@@ -1,8 +1,94 @@
 //! From an address to locks.
 
+use std::time::Duration;
+
+use futures::future::{Either, select};
 use url::Url;
 
-use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
+use crate::retry::Backoff;
+use crate::{
+    Clock, Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result, SystemClock,
+};
+
+/// How [`Locks::connect_with`] connects.
+///
+/// ```no_run
+/// # async fn example() -> latchwork_lock::Result<()> {
+/// use latchwork_lock::{ConnectOptions, Locks};
+/// use std::time::Duration;
+///
+/// let options = ConnectOptions::default().connect_timeout(Duration::from_secs(30));
+/// let locks = Locks::connect_with("redis://localhost", &options).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    connect_timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Connects again and again for this long while the backend cannot be reached: a server that is
+    /// being restarted, a name that is not known yet. What does not pass by itself (a wrong password,
+    /// database or certificate) fails at once. Without a timeout there is one try.
+    ///
+    /// The timeout is for all tries together, and also ends one that gets no answer.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+}
+
+/// Opens the backend at an address, and tries again as the options say.
+pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Result<Locks> {
+    let Some(timeout) = options.connect_timeout else { return connect(address).await };
+    let clock = SystemClock;
+    let started = clock.now();
+    let deadline = started.after(timeout);
+    let mut backoff = Backoff::first();
+    let mut tries = 0_u32;
+    let mut last = None;
+    loop {
+        tries += 1;
+        let attempt = std::pin::pin!(connect(address));
+        let error = match select(attempt, clock.sleep_until(deadline)).await {
+            Either::Left((Ok(locks), _)) => return Ok(locks),
+            Either::Left((Err(error), _)) if !error.is_temporary() => return Err(error),
+            Either::Left((Err(error), _)) => error,
+            Either::Right(_) => {
+                return Err(last.unwrap_or_else(|| silent(address)).after(tries, timeout));
+            }
+        };
+        let next = clock.now().after(backoff.pause());
+        if next >= deadline {
+            return Err(error.after(tries, clock.now().since(started)));
+        }
+        tracing::info!(%error, "connecting failed; trying again");
+        last = Some(error);
+        clock.sleep_until(next).await;
+    }
+}
+
+/// That the only try got no answer.
+fn silent(address: &str) -> Error {
+    let scheme = address.split_once(':').map_or(address, |(scheme, _)| scheme);
+    let known = ELSEWHERE.iter().find(|(known, _)| *known == scheme);
+    let provider = known.map_or("lock", |(_, feature)| feature);
+    Error::unavailable(provider, "connecting", "it did not answer in time", None)
+}
+
+impl Error {
+    /// The same, with how often and for how long it was tried.
+    fn after(self, tries: u32, span: Duration) -> Self {
+        match self.into_kind() {
+            ErrorKind::Unavailable { provider, during, reason, source } if tries > 1 => {
+                let reason = format!("{reason}; tried {tries} times in {span:.1?}");
+                Error::from(ErrorKind::Unavailable { provider, during, reason, source })
+            }
+            kind => kind.into(),
+        }
+    }
+}
 
 /// Schemes of providers that other builds have, with the feature that brings them.
 const ELSEWHERE: [(&str, &str); 14] = [

@@ -43,11 +43,11 @@ pub(crate) struct Lock {
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span::parse)]
     ttl: Duration,
 
-    /// How long to wait while somebody else has the key.
+    /// How long to wait while somebody else has the key, or the place of the locks does not answer.
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = span::parse)]
     wait: Duration,
 
-    /// Fail at once when somebody else has the key.
+    /// Fail at once when somebody else has the key, or the place of the locks does not answer.
     #[arg(long, conflicts_with_all = ["wait", "wait_forever"])]
     no_wait: bool,
 

@@ -7,6 +7,7 @@ mod contention;
 mod death;
 mod exclusion;
 mod forwarding;
+mod late;
 mod locks;
 mod loss;
 mod passing;

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use latchwork::lock::{self, Guard, Locks, Moment};
+use latchwork::lock::{self, Clock as _, Guard, Locks, Moment, SystemClock};
 use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 
@@ -26,12 +26,13 @@ impl Lock {
         keeper: &mut Keeper,
     ) -> Result<Run, Failure> {
         let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
+        let started = SystemClock.now();
         let locks = tokio::select! {
-            opened = self.place.open_with(Some(keeper.pid())) => opened?,
+            opened = self.connect(voice, keeper.pid()) => opened?,
             signal = signals.next_request() => return Ok(Run::DieOf(signal)),
         };
         let asked = tokio::select! {
-            got = self.acquire(&locks, voice) => got.map(Ok),
+            got = self.acquire(&locks, voice, started) => got.map(Ok),
             // Dropping the question leaves the queue.
             signal = signals.next_request() => Ok(Err(signal)),
         };
