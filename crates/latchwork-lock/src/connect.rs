@@ -91,7 +91,7 @@ impl Error {
 }
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -103,9 +103,6 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("redis+unix", "redis"),
     ("etcd", "etcd"),
     ("etcds", "etcd"),
-    ("http", "http"),
-    ("https", "http"),
-    ("temporal", "temporal"),
 ];
 
 const KINDS: &str = "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://…, redis://… or etcd://…";
@@ -237,11 +234,48 @@ mod tests {
             ("redis-cluster://me:secret@host", "not_supported"),
             #[cfg(feature = "redis")]
             ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
-            ("temporal://x", "not_built"),
+            ("temporal://x", "invalid_argument"),
+            ("http://me:secret@host", "invalid_argument"),
         ] {
             let error = connect(bad).await.expect_err(bad);
             assert_eq!(error.code(), code, "{bad}: {error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    /// A port of this machine on which nobody listens.
+    #[cfg(feature = "redis")]
+    fn closed_port() -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").port()
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_backend_that_is_away_is_tried_again_until_the_timeout() {
+        let address = format!("redis://127.0.0.1:{}", closed_port());
+        let error = connect(&address).await.expect_err("nobody listens");
+        assert!(error.is_temporary() && !error.to_string().contains("tried"), "{error}");
+        let options = ConnectOptions::default().connect_timeout(Duration::from_millis(400));
+        let error = connect_with(&address, &options).await.expect_err("nobody listens");
+        assert!(error.is_temporary() && error.to_string().contains("tried"), "{error}");
+    }
+
+    /// Somebody accepts connections and never answers.
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn the_timeout_ends_a_try_that_gets_no_answer() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("redis://{}", silent.local_addr().expect("bound"));
+        let options = ConnectOptions::default().connect_timeout(Duration::from_millis(50));
+        let error = connect_with(&address, &options).await.expect_err("no answer");
+        assert!(error.is_temporary() && error.to_string().contains("in time"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_pass_by_itself_is_tried_once() {
+        let options = ConnectOptions::default().connect_timeout(Duration::MAX);
+        let error = connect_with("carrier-pigeon://x", &options).await.expect_err("no backend");
+        assert_eq!(error.code(), "invalid_argument");
     }
 }

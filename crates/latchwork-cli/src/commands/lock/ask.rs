@@ -67,8 +67,10 @@ impl Lock {
             );
         }
         let default_note = self.default_note();
-        let mut request =
-            locks.lock(&self.key).ttl(self.ttl).note(self.note.as_deref().unwrap_or(&default_note));
+        let mut request = locks
+            .lock(self.key.as_str())
+            .ttl(self.ttl)
+            .note(self.note.as_deref().unwrap_or(&default_note));
         request = match self.patience() {
             Wait::No => request,
             Wait::For(span) => request.wait(started.after(span).since(locks.clock().now())),
@@ -123,12 +125,12 @@ impl Lock {
 
     /// The key and who holds it.
     async fn awaited(&self, locks: &Locks) -> String {
-        let holder = match locks.inspect(&self.key).await {
+        let holder = match locks.inspect(self.key.as_str()).await {
             Ok(found) => found.holders.first().map(show::sentence),
             Err(_) => None,
         };
         let holder = holder.map_or(String::new(), |holder| format!(", held by {holder}"));
-        format!("{:?}{holder}", self.key)
+        format!("{:?}{holder}", self.key.as_str())
     }
 
     /// Taken is told with all that helps; the rest speaks for itself.
@@ -142,7 +144,11 @@ impl Lock {
         };
         let holders = match holder {
             Some(holder) => vec![(**holder).clone()],
-            None => locks.inspect(&self.key).await.map(|found| found.holders).unwrap_or_default(),
+            None => locks
+                .inspect(self.key.as_str())
+                .await
+                .map(|found| found.holders)
+                .unwrap_or_default(),
         };
         let held = match holders.first() {
             Some(holder) => format!(" by {}", show::sentence(holder)),
@@ -153,7 +159,7 @@ impl Lock {
         } else {
             format!("waited {}", span::show(waited))
         };
-        let message = format!("{:?} is taken{held}; {patience}", self.key);
+        let message = format!("{:?} is taken{held}; {patience}", self.key.as_str());
         let mut failure = Failure::new(Exit::Taken, error.code(), message);
         failure.hint = Some(self.show_command());
         failure
@@ -163,9 +169,9 @@ impl Lock {
     }
 
     fn show_command(&self) -> String {
-        let key = quoted(&self.key);
-        let end = if key.starts_with('-') { " --" } else { "" };
-        format!("see `latchwork locks show{}{end} {key}`", self.place.option())
+        let key = quoted(self.key.as_str());
+        let option = if self.key.as_str().starts_with('-') { "--key=" } else { "" };
+        format!("see `latchwork locks show {option}{key}{}`", self.place.option())
     }
 }
 

@@ -57,8 +57,10 @@ impl Lock {
     ) -> Result<Run, Failure> {
         let clock = locks.clock().clone();
         let until = if self.no_renew { Moment::NEVER } else { clock.now().after(self.max_hold) };
-        let env =
-            [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
+        let env = [
+            ("LATCHWORK_KEY", self.key.as_str().to_owned()),
+            ("LATCHWORK_FENCE", guard.fence().to_string()),
+        ];
         keeper.ready().map_err(cannot("reach the keeper process"))?;
         if !guard.is_held() {
             return Err(self.lost_before_start(guard.fence()));
