@@ -25,10 +25,17 @@ impl Place {
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
         if let Some(at) = &self.at
             && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
-            && !directory.join("keys").exists()
         {
-            let what = if directory.exists() { "is no lock directory" } else { "does not exist" };
-            let message = format!("{} {what}: nothing was locked there", directory.display());
+            let directory_is_there = directory.try_exists();
+            let what = match (directory.join("keys").try_exists(), directory_is_there) {
+                (Ok(true), _) => return self.open_with(None).await,
+                (Ok(false), Ok(true)) => {
+                    "is no lock directory: nothing was locked there".to_owned()
+                }
+                (Ok(false), Ok(false)) => "does not exist: nothing was locked there".to_owned(),
+                (Err(error), _) | (_, Err(error)) => unreadable(&error),
+            };
+            let message = format!("{} {what}", directory.display());
             return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
         }
         self.open_with(None).await
@@ -71,6 +78,16 @@ impl Place {
             }
             _ => String::new(),
         }
+    }
+}
+
+/// What may not be looked into is not the same as what is not there.
+fn unreadable(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "cannot be read: permission denied; run this as the user who owns it".to_owned()
+        }
+        _ => format!("cannot be read: {error}"),
     }
 }
 
