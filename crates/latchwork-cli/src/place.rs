@@ -92,11 +92,11 @@ fn why_not(directory: &Path) -> Option<String> {
         Ok(false) => Some("does not exist: nothing was locked there".to_owned()),
         Err(error) => Some(match error.kind() {
             ErrorKind::PermissionDenied => format!(
-                "may not be looked into ({error}); locks are seen by the user who made them{}",
+                "cannot be read: permission denied; run this as the user who owns it{}",
                 owner_of(directory)
             ),
             ErrorKind::NotADirectory => "is no directory".to_owned(),
-            _ => format!("cannot be looked into: {error}"),
+            _ => format!("cannot be read: {error}"),
         }),
     }
 }
@@ -107,7 +107,7 @@ fn owner_of(directory: &Path) -> String {
     let uid = nix::unistd::Uid::from_raw(found.uid());
     let user = nix::unistd::User::from_uid(uid).ok().flatten();
     let name = user.map_or_else(|| format!("user {uid}"), |user| user.name);
-    format!(": {name} here")
+    format!(": {name}")
 }
 
 fn neither(at: &str) -> Failure {

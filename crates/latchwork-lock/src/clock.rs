@@ -120,6 +120,56 @@ impl SystemClock {
     }
 }
 
+/// Names the clock that [`SystemClock::now`] reads. Moments of two processes can be compared only if
+/// theirs are equal: each boot begins anew, and a time namespace has an offset of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BootClock {
+    /// The boot.
+    pub boot_id: String,
+    /// How far the clock is ahead of that of the initial time namespace, in nanoseconds.
+    pub offset_ns: i64,
+}
+
+impl SystemClock {
+    /// Which clock this process reads.
+    ///
+    /// # Errors
+    /// When `/proc` does not tell; [`NotFound`](std::io::ErrorKind::NotFound) where there is none.
+    pub fn boot_clock() -> std::io::Result<BootClock> {
+        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+        Ok(BootClock { boot_id: boot_id.trim().to_owned(), offset_ns: time_offset()? })
+    }
+}
+
+/// The offset of the boot clock in this process's time namespace.
+fn time_offset() -> std::io::Result<i64> {
+    use std::io::{Error, ErrorKind};
+
+    let text = match std::fs::read_to_string("/proc/self/timens_offsets") {
+        Ok(text) => text,
+        // A kernel without time namespaces.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    // The offsets are those of our children, who may have been given a namespace of their own.
+    let namespace = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}"));
+    if namespace("time")? != namespace("time_for_children")? {
+        return Err(Error::other(
+            "this process has made a time namespace for its children, so that the system does not \
+             tell its own; open the locks before, or in a child",
+        ));
+    }
+    parse_offset(&text).ok_or_else(|| Error::other("/proc/self/timens_offsets is unreadable"))
+}
+
+/// From lines such as `boottime 86400 0`: seconds and nanoseconds.
+fn parse_offset(text: &str) -> Option<i64> {
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let mut words = lines.find_map(|mut words| (words.next()? == "boottime").then_some(words))?;
+    let (seconds, nanos): (i64, i64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+    seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+}
+
 impl Clock for SystemClock {
     fn now(&self) -> Moment {
         #[cfg(target_os = "linux")]
@@ -345,6 +395,15 @@ impl Future for ManualSleep {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_offset_of_a_time_namespace_is_read() {
+        let text = "monotonic           5         0\nboottime        86400       100\n";
+        assert_eq!(parse_offset(text), Some(86_400_000_000_100));
+        assert_eq!(parse_offset("boottime -1 0"), Some(-1_000_000_000));
+        assert_eq!(parse_offset("monotonic 0 0"), None);
+        assert_eq!(parse_offset("boottime x 0"), None);
+    }
 
     #[test]
     fn moments_saturate_instead_of_wrapping() {

@@ -64,7 +64,7 @@ mod runtimes;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};
-pub use clock::{Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
+pub use clock::{BootClock, Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
 pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};
 pub use connect::ConnectOptions;
 pub use error::{Error, ErrorKind, Result};

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use latchwork_lock::{Locks, PageRequest, SqliteLockProvider, blocking};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool};
-use support::{eventually, millis, secs};
+use support::{Part, eventually, millis, secs, time_namespace};
 use tokio::runtime;
 
 // ---- helpers -----------------------------------------------------------------------------------
@@ -49,6 +49,23 @@ async fn keep_locking(locks: Locks, key: String, grants: Arc<AtomicU32>) {
         grants.fetch_add(1, Ordering::Relaxed);
         guard.expect("in time").release().await.expect("held");
     }
+}
+
+/// Not a test of its own: what another process runs.
+#[test]
+fn child_process() {
+    support::child::play(|part| {
+        if part.name != "open" {
+            return false;
+        }
+        let answer = blocking::Locks::connect(&part.address)
+            .and_then(|locks| locks.lock(&part.key).acquire().map(|guard| drop(guard.release())));
+        support::child::say(&match answer {
+            Ok(()) => "opened ok".to_owned(),
+            Err(error) => format!("opened {} {error}", error.code()),
+        });
+        true
+    });
 }
 
 // ---- the tests ---------------------------------------------------------------------------------
@@ -234,4 +251,38 @@ async fn a_file_that_was_removed_grants_nothing() {
     let error = old.lock("other").acquire().await.expect_err("the old one");
     assert_eq!(error.code(), "lock_backend");
     assert!(error.to_string().contains("start them again"), "{error}");
+}
+
+#[test]
+fn another_time_namespace_is_refused() {
+    let Some(elsewhere) = time_namespace("another_time_namespace_is_refused") else { return };
+    let (_dir, file) = temp();
+    let here = locks(&file);
+    let part = |name: &str| Part::new(name, &address(&file), "k", secs(60));
+    let open = || part("open").start_as(elsewhere()).hear("opened");
+
+    // Held here, wanted there.
+    let guard = here.lock("k").ttl(secs(60)).acquire().expect("free");
+    let said = open();
+    assert!(said.starts_with("lock_backend") && said.contains("time namespace"), "{said}");
+    guard.release().expect("held to the end");
+    assert_eq!(open(), "ok", "a free key may be had there");
+
+    // Held there, wanted here.
+    let mut child = part("hold").start_as(elsewhere());
+    child.hear("held");
+    for error in [
+        here.lock("k").acquire().expect_err("held"),
+        here.lock("k").wait(secs(5)).acquire().expect_err("held"),
+        here.inspect("k").expect_err("who can tell"),
+        here.list("", PageRequest::default()).expect_err("who can tell"),
+    ] {
+        assert_eq!(error.code(), "lock_backend", "{error}");
+        assert!(error.to_string().contains("time namespace"), "{error}");
+    }
+    here.lock("other").acquire().expect("another key").release().expect("released");
+    let said = open();
+    assert!(said.starts_with("lock_taken"), "one clock is one namespace: {said}");
+    assert_eq!(child.release(), "ok");
+    here.lock("k").acquire().expect("free").release().expect("released");
 }

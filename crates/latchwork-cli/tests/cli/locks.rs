@@ -56,6 +56,59 @@ fn looking_into_another_directory_leaves_it_alone() {
     assert_eq!(other.path().read_dir().expect("readable").count(), 0);
 }
 
+/// What may not be read is not the same as what is not there.
+#[test]
+fn another_users_locks_are_told_from_no_locks() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        println!(
+            "SKIPPED another_users_locks_are_told_from_no_locks: only root can be several users"
+        );
+        return;
+    }
+    let place = Place::new();
+    place.lock("k", &[], "true").output().expect("it runs");
+    let root = place.path("");
+    std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).expect("set");
+    // The build directory may be closed to others, so the program moves.
+    let program = place.path("latchwork");
+    std::fs::copy(env!("CARGO_BIN_EXE_latchwork"), &program).expect("copied");
+    for mode in [0o700, 0o755] {
+        std::fs::set_permissions(place.path("locks"), PermissionsExt::from_mode(mode))
+            .expect("set");
+        for args in [&["ls"][..], &["show", "k"], &["break", "k", "--yes"]] {
+            let out = std::process::Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+                .arg(&program)
+                .arg("locks")
+                .args(args)
+                .args(["--at", &place.at()])
+                .output()
+                .expect("it runs");
+            assert_code(&out, 69);
+            assert!(text(&out).contains("permission denied"), "{}", text(&out));
+            assert!(!text(&out).contains("is no lock directory"), "{}", text(&out));
+        }
+    }
+}
+
+/// As a damaged record says itself.
+#[test]
+fn a_damaged_record_can_be_broken() {
+    let place = Place::new();
+    place.lock("k", &[], "true").output().expect("it runs");
+    let record = place.path("locks/keys/lock%2Fk.json");
+    std::fs::write(&record, "{").expect("written");
+    let out = place.locks(&["show", "k"]);
+    assert_code(&out, 69);
+    assert!(text(&out).contains("latchwork locks break KEY"), "{}", text(&out));
+    assert_code(&place.locks(&["break", "k", "--dry-run"]), 69);
+    assert!(record.exists(), "nothing was broken");
+    let out = place.locks(&["break", "k", "--yes"]);
+    assert_code(&out, 0);
+    assert!(!record.exists(), "{}", text(&out));
+}
+
 #[test]
 fn holders_and_waiters_are_listed() {
     let place = Place::new();

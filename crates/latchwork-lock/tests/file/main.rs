@@ -7,6 +7,8 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod namespaces;
+mod owners;
 mod processes;
 mod records;
 mod requests;
@@ -18,7 +20,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use latchwork_lock::{FileLockProvider, Locks, blocking};
+use latchwork_lock::{FileLockProvider, Locks, PageRequest, blocking};
 use support::child::{hold, say, told};
 use support::{Child, Part, secs};
 
@@ -43,6 +45,31 @@ fn child_process() {
                 say(&match answer {
                     Ok(()) => "opened ok".to_owned(),
                     Err(error) => format!("opened {} {error}", error.code()),
+                });
+            }
+            "list" => {
+                let listed = blocking::Locks::connect(&part.address)
+                    .and_then(|locks| locks.list("", PageRequest::default()));
+                say(&match listed {
+                    Ok(page) => format!("opened {} keys", page.keys.len()),
+                    Err(error) => format!("opened {} {error}", error.code()),
+                });
+            }
+            "inspect" => {
+                let seen = blocking::Locks::connect(&part.address)
+                    .and_then(|locks| locks.inspect(&part.key));
+                say(&match seen {
+                    Ok(seen) => format!("opened {} holders", seen.holders.len()),
+                    Err(error) => format!("opened {} {error}", error.code()),
+                });
+            }
+            "crowd" => {
+                let locks = locks(dir);
+                let ask = || locks.lock(&part.key).ttl(part.ttl).wait(secs(600)).acquire();
+                std::thread::scope(|scope| {
+                    for _ in 0..10 {
+                        scope.spawn(ask);
+                    }
                 });
             }
             "exhaust" => exhaust(&locks(dir), &part.key),

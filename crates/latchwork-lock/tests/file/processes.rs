@@ -70,6 +70,26 @@ fn kills_at_any_instant_leave_order_in_memory() {
     assert!(files(&dir.path().join("keys")).is_empty());
 }
 
+/// Ten who wait in a process that is killed cost the next one nothing but a look.
+#[test]
+fn dead_waiters_ahead_cost_one_look() {
+    let dir = temp();
+    let locks = locks(dir.path());
+    let guard = locks.lock("k").ttl(secs(600)).acquire().expect("free");
+    let crowd = child("crowd", dir.path(), "k", secs(600));
+    until("ten wait", || waiters(&locks, "k") == 10);
+    let mut last = child("wait", dir.path(), "k", secs(600));
+    until("one waits behind them", || waiters(&locks, "k") == 11);
+    crowd.kill();
+    guard.release().expect("released");
+    let released = Instant::now();
+    last.hear("held");
+    println!("handed on {:?} after the release", released.elapsed());
+    // A claim window each would be 20 s.
+    assert!(released.elapsed() < secs(10), "{:?}", released.elapsed());
+    assert_eq!(last.release(), "ok");
+}
+
 #[test]
 fn a_stopped_waiter_does_not_block_the_queue() {
     let dir = temp();

@@ -79,7 +79,8 @@ fn a_full_disk_is_an_outage_and_loses_nothing() {
 
     let error = locks.lock("k").acquire().expect_err("no space");
     assert_eq!(error.code(), "lock_unavailable", "{error}");
-    assert!(error.is_temporary() && error.to_string().contains("space"), "{error}");
+    assert!(error.is_temporary() && error.to_string().contains("disk full"), "{error}");
+    assert!(error.to_string().contains(&dir.path().display().to_string()), "{error}");
     assert!(!locks.exists("k").expect("inspected"), "nothing was granted");
     let error = held.refresh_with(latchwork_lock::Refresh {
         threshold: Some(Duration::ZERO),

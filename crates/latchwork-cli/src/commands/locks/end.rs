@@ -51,7 +51,22 @@ pub(crate) struct Break {
 impl Break {
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let locks = self.place.open().await?;
-        let seen = self.seen(&locks).await?;
+        let seen = match self.seen(&locks).await {
+            // Of a record that nobody can read no lease can be told, but it can be removed.
+            Err(failure)
+                if failure.code == "lock_backend"
+                    && self.fence.is_none()
+                    && self.yes
+                    && !self.dry_run =>
+            {
+                return match locks.break_lock(&self.key).await {
+                    Ok(broken) if broken.is_empty() => self.report_removed(),
+                    Ok(broken) => self.report(&broken),
+                    Err(_) => Err(failure),
+                };
+            }
+            seen => seen?,
+        };
         if seen.is_empty() || self.dry_run {
             return self.report(&seen);
         }
@@ -93,6 +108,14 @@ impl Break {
         let mut answer = String::new();
         let _ = std::io::stdin().lock().read_line(&mut answer);
         Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    }
+
+    fn report_removed(&self) -> Result<(), Failure> {
+        if self.json {
+            return self.report(&[]);
+        }
+        out(&format!("removed the record of {:?}, which could not be read\n", self.key));
+        Ok(())
     }
 
     fn report(&self, holders: &[Holder]) -> Result<(), Failure> {

@@ -5,51 +5,51 @@
 //! in any state, and a damaged record counts as taken. So the first process of a boot
 //! removes the damaged ones, before anybody of this boot has written any.
 
-use std::fs;
 use std::io::Write;
-use std::path::Path;
 
 use super::fault;
 use super::shard::Shard;
-use super::store::{Store, create};
+use super::store::Store;
 use crate::Result;
 
 use super::fault::OPENING as DURING;
 
+const MARKER: &str = "boot";
+
 /// Makes sure that the directory has been looked through in this boot.
 pub(super) fn begin(store: &Store) -> Result<()> {
-    let marker = store.keys.with_file_name("boot");
-    let boot_id = store.here.boot_id.as_str();
-    if named(&marker) == boot_id {
+    let boot_id = store.here.clock.boot_id.as_str();
+    if named(store) == boot_id {
         return Ok(());
     }
     // One looks, the others wait for it.
-    let _lock = Shard::lock(store.shards.join("boot"), &*store.clock)?;
-    match named(&marker) {
+    let _lock = Shard::lock(&store.shards, MARKER, &*store.clock)?;
+    match named(store) {
         same if same == boot_id => return Ok(()),
         // New, or somebody removed it: then the records may be of this boot and in use.
         none if none.is_empty() => {}
         _ => store.remove_all_damaged()?,
     }
-    mark(store, &marker, boot_id)
+    mark(store, boot_id)
 }
 
 /// The boot that the marker names; empty if there is none.
-fn named(marker: &Path) -> String {
-    fs::read_to_string(marker).unwrap_or_default().trim().to_owned()
+fn named(store: &Store) -> String {
+    let text = store.root.read(MARKER).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim().to_owned()
 }
 
 /// Synced, so that after the next power cut it names this boot and not nothing.
-fn mark(store: &Store, marker: &Path, boot_id: &str) -> Result<()> {
-    let aside = store.shards.join("boot.tmp");
+fn mark(store: &Store, boot_id: &str) -> Result<()> {
+    const ASIDE: &str = "boot.tmp";
     let written = (|| {
-        let mut file = create(&aside)?;
+        let mut file = store.shards.create(ASIDE)?;
         writeln!(file, "{boot_id}")?;
         file.sync_data()?;
-        fs::rename(&aside, marker)
+        store.shards.rename(ASIDE, &store.root, MARKER)
     })();
     written.map_err(|e| {
-        let _ = fs::remove_file(&aside);
-        fault::io(DURING, marker, e)
+        let _ = store.shards.remove(ASIDE);
+        fault::io(DURING, &store.root.path(MARKER), e)
     })
 }

@@ -1,5 +1,8 @@
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
+use super::dir::Dir;
 use super::fault::{self, NAME};
 use super::process::{Here, Process};
 use super::provider::FileLockProvider;
@@ -48,17 +51,15 @@ impl FileLockProviderBuilder {
             })
         };
         let companions = self.companions.iter().map(companion).collect::<Result<_>>()?;
-        let here = Here::new(companions).map_err(|e| {
-            Error::backend(NAME, DURING, format!("it needs /proc, and: {e}"), Some(Box::new(e)))
-        })?;
+        let here = Here::new(companions)
+            .map_err(|e| Error::backend(NAME, DURING, e.to_string(), Some(Box::new(e))))?;
         // A later change of the working directory must not change the locks.
         let root = std::path::absolute(&self.directory)
             .map_err(|e| fault::io(DURING, &self.directory, e))?;
-        if !self.allow_network {
-            // Before anything is made there.
-            refuse_network(root.ancestors().find(|path| path.exists()).unwrap_or(&root))?;
-        }
-        let store = Store::open(&root, SystemClock::shared(), here)?;
+        let allow_network = self.allow_network;
+        let check = |fd: &OwnedFd| if allow_network { Ok(()) } else { refuse_network(fd) };
+        let dir = Dir::open(&root, check).map_err(|e| fault::io(DURING, &root, e))?;
+        let store = Store::open(dir, SystemClock::shared(), here)?;
         Ok(FileLockProvider::of(store))
     }
 }
@@ -79,23 +80,17 @@ const NETWORK: [(u32, &str); 12] = [
     (0x7461_636F, "OCFS2"),
 ];
 
-fn refuse_network(root: &Path) -> Result<()> {
-    let found = rustix::fs::statfs(root).map_err(|e| fault::io(fault::OPENING, root, e))?;
+fn refuse_network(root: &OwnedFd) -> io::Result<()> {
+    let found = rustix::fs::fstatfs(root)?;
     // The field's width depends on the machine; the numbers have 32 bits.
     let kind = found.f_type as u32;
     match network(kind) {
         None => Ok(()),
-        Some(name) => Err(Error::backend(
-            NAME,
-            fault::OPENING,
-            format!(
-                "{} is on a {name} file system: other machines may use it too, and this provider \
-                 judges leases by one machine's clock and processes; choose a local directory, or, \
-                 if no other machine uses it, say allow_network() or ?allow-network-fs=true",
-                root.display()
-            ),
-            None,
-        )),
+        Some(name) => Err(io::Error::other(format!(
+            "it is on a {name} file system: other machines may use it too, and this provider \
+             judges leases by one machine's clock and processes; choose a local directory, or, \
+             if no other machine uses it, say allow_network() or ?allow-network-fs=true"
+        ))),
     }
 }
 

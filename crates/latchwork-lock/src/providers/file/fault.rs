@@ -22,7 +22,7 @@ pub(super) fn io(during: &'static str, path: &Path, error: impl Into<io::Error>)
     let wrong = |reason: String| (false, reason);
     let (temporary, reason) = match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
-            full(format!("no space left for {path}; nothing was changed; free some"))
+            full(format!("disk full: no space left for {path}; nothing was changed; free some"))
         }
         Some(Errno::MFILE | Errno::NFILE) => full(format!(
             "too many open files to open {path}; nothing was changed; raise the limit (ulimit -n)"
@@ -75,6 +75,36 @@ pub(super) fn foreign(path: &Path, what: impl std::fmt::Display) -> Error {
         NAME,
         "reading a record",
         format!("{} {what}; nothing was changed", path.display()),
+        None,
+    )
+}
+
+/// A record whose deadlines were written by another clock than ours.
+pub(super) fn other_clock(path: &Path) -> Error {
+    Error::backend(
+        NAME,
+        "reading a record",
+        format!(
+            "{} was written in another time namespace, whose boot clock is not that of this process, \
+             so nobody here can tell whether the key is still held; nothing was changed, and the key \
+             counts as taken; let all processes that lock here run in one time namespace; if those \
+             there are gone, `latchwork locks break KEY` removes it",
+            path.display()
+        ),
+        None,
+    )
+}
+
+/// The path leads to another directory than the one that is open.
+pub(super) fn replaced(path: &Path) -> Error {
+    Error::backend(
+        NAME,
+        "locking a shard",
+        format!(
+            "{} is gone: somebody removed or replaced the lock directory; nothing was changed; start \
+             this process again",
+            path.display()
+        ),
         None,
     )
 }

@@ -16,12 +16,23 @@
 //!
 //! Its release, its ttl on the boot clock, a reboot, and the death of the process that took it,
 //! which waiters notice at once. A lease that was handed over outlives its process. A process of
-//! another pid namespace (a container) cannot be seen, so there only the ttl counts. All processes
-//! must share one time namespace, or their boot clocks differ.
+//! another pid namespace (a container) cannot be seen, so there only the ttl counts.
+//!
+//! Processes of a time namespace with an offset have a boot clock of their own, by which the leases
+//! of others cannot be judged. A record names its clock, and one of another clock of this boot is
+//! refused, whatever is asked of the key, until it is released there or broken.
+//!
+//! # Whose files they are
+//!
+//! All are private (`0700`, `0600`) and of whoever made them, which should be one user. Root may lock
+//! in another user's directory: what it makes there belongs to the directory's owner and group
+//! ([`dir`] tells how that owner cannot abuse it). What may not be read is an error and never
+//! "nothing is locked". A directory that was replaced under a process is an error, too.
 
 mod blocking;
 mod boot;
 mod builder;
+mod dir;
 mod fault;
 mod name;
 mod process;

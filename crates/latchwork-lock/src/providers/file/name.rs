@@ -29,6 +29,13 @@ pub(super) struct Place {
     pub(super) shard: usize,
 }
 
+impl Place {
+    /// The shard's name in `shards/`.
+    pub(super) fn shard_file(&self) -> String {
+        format!("{:02x}", self.shard)
+    }
+}
+
 pub(super) fn place(key: &str) -> Place {
     let hash = Sha256::digest(key.as_bytes());
     let mut file = utf8_percent_encode(key, PLAIN).to_string();

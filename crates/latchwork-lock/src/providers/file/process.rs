@@ -7,6 +7,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
+use crate::{BootClock, SystemClock};
+
 /// One process: its number alone would be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Process {
@@ -49,9 +51,9 @@ impl Asker {
     }
 }
 
-/// This process and the boot it lives in.
+/// This process and the boot clock it lives by.
 pub(super) struct Here {
-    pub(super) boot_id: String,
+    pub(super) clock: BootClock,
     asker: Asker,
 }
 
@@ -59,14 +61,15 @@ impl Here {
     pub(super) fn new(companions: Vec<Process>) -> io::Result<Self> {
         let pid = std::process::id();
         // A /proc of another namespace numbers processes differently: nothing there can be used.
-        let own = Stat::read("self")?;
+        let own = Stat::read("self")
+            .map_err(|e| io::Error::new(e.kind(), format!("it needs /proc, and: {e}")))?;
         let pid_namespace = match fs::read_link("/proc/self/ns/pid") {
             Ok(link) if own.pid == pid => Some(link.to_string_lossy().into_owned()),
             _ => None,
         };
         let host = crate::process_label().rsplit_once(':').map_or("", |(host, _)| host);
         Ok(Here {
-            boot_id: fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned(),
+            clock: SystemClock::boot_clock()?,
             asker: Asker {
                 host: host.to_owned(),
                 process: Process { pid, start_ticks: own.start_ticks },

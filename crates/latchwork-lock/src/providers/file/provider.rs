@@ -187,8 +187,8 @@ impl LockProvider for FileLockProvider {
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         let (store, key) = (self.store.clone(), key.clone());
         blocking::run("breaking", move || {
-            // A damaged record names no holder that could be told.
-            if fence.is_none() && store.remove_damaged(&key)? {
+            // A record that cannot be judged names no holder that could be told.
+            if fence.is_none() && store.remove_unjudged(&key)? {
                 return Ok(Vec::new());
             }
             let report = Reporter::new(&*store.clock);
@@ -206,7 +206,7 @@ impl LockProvider for FileLockProvider {
 impl fmt::Debug for FileLockProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileLockProvider")
-            .field("directory", &self.store.keys.parent())
+            .field("directory", &self.store.root.path(""))
             .finish_non_exhaustive()
     }
 }

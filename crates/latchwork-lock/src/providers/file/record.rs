@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::fault;
 use super::process::{Asker, Process};
 use crate::rules::{Held, Id, Party, Rules, wall_at};
-use crate::{Clock, Error, Fence, Key, Mode, Moment, Owner};
+use crate::{BootClock, Clock, Error, Fence, Key, Mode, Moment, Owner};
 
 /// The version of this format. A higher one is not touched.
 const FORMAT: u32 = 1;
@@ -22,6 +22,9 @@ pub(super) struct Record {
     /// The boot that wrote it. After another one nothing of it holds: boot clock and processes
     /// began anew.
     boot_id: String,
+    /// How far its boot clock is ahead of the machine's own; see [`BootClock`].
+    #[serde(default, skip_serializing_if = "is_zero")]
+    boot_offset_ns: i64,
     last_fence: Option<Fence>,
     holders: Vec<HolderEntry>,
     waiters: Vec<WaiterEntry>,
@@ -88,7 +91,12 @@ pub(super) enum Unreadable {
 }
 
 impl Record {
-    pub(super) fn new(key: &Key, rules: &Rules<Asker>, boot_id: &str, clock: &dyn Clock) -> Self {
+    pub(super) fn new(
+        key: &Key,
+        rules: &Rules<Asker>,
+        here: &BootClock,
+        clock: &dyn Clock,
+    ) -> Self {
         let (now, wall) = (clock.now(), clock.wall());
         let people = |moment| {
             let at: DateTime<Utc> = wall_at(wall, now, moment);
@@ -124,7 +132,8 @@ impl Record {
         Record {
             format: FORMAT,
             key: key.as_str().to_owned(),
-            boot_id: boot_id.to_owned(),
+            boot_id: here.boot_id.clone(),
+            boot_offset_ns: here.offset_ns,
             last_fence: rules.last_fence,
             holders: rules.holders.iter().map(holder).collect(),
             waiters: rules.queue.iter().map(|party| waiter(party)).collect(),
@@ -181,10 +190,15 @@ impl Record {
         &self.key
     }
 
+    /// Whether another clock of this boot wrote it: then its moments mean nothing to us.
+    pub(super) fn is_of_other_clock(&self, here: &BootClock) -> bool {
+        self.boot_id == here.boot_id && self.boot_offset_ns != here.offset_ns
+    }
+
     /// What the record says, which is nothing if another boot wrote it.
-    pub(super) fn rules(&self, boot_id: &str) -> Rules<Asker> {
+    pub(super) fn rules(&self, here: &BootClock) -> Rules<Asker> {
         let mut rules = Rules { last_fence: self.last_fence, ..Rules::default() };
-        if self.boot_id != boot_id {
+        if self.boot_id != here.boot_id {
             return rules;
         }
         rules.holders.extend(self.holders.iter().map(|held| Held {
@@ -222,6 +236,10 @@ impl PartyEntry {
             },
         }
     }
+}
+
+fn is_zero(number: &i64) -> bool {
+    *number == 0
 }
 
 fn parse_id(text: &str) -> Option<Id> {

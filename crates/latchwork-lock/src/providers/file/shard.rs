@@ -1,14 +1,15 @@
 //! What is locked around an edit, and where the last fence is kept.
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
+use super::dir::Dir;
 use super::fault;
 use crate::{Clock, Fence, Result};
 
@@ -38,8 +39,9 @@ pub(super) struct Shard {
 
 impl Shard {
     /// Waits for the lock and reads the last fence.
-    pub(super) fn lock(path: PathBuf, clock: &dyn Clock) -> Result<Self> {
-        let file = lock_file(&path, clock)?;
+    pub(super) fn lock(dir: &Dir, name: &str, clock: &dyn Clock) -> Result<Self> {
+        let path = dir.path(name);
+        let file = lock_file(dir, name, &path, clock)?;
         // From here on a drop unlocks.
         let mut shard = Shard { file, path, last: 0, stored: 0, next_slot: 0 };
         shard.read_fence(clock)?;
@@ -115,20 +117,12 @@ impl Drop for Shard {
     }
 }
 
-fn lock_file(path: &Path, clock: &dyn Clock) -> Result<File> {
+fn lock_file(dir: &Dir, name: &str, path: &Path, clock: &dyn Clock) -> Result<File> {
     const DURING: &str = "locking a shard";
     let deadline = clock.now().after(PATIENCE);
     let mut pause = Duration::from_micros(60);
     loop {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-            .open(path)
-            .map_err(|e| fault::io(DURING, path, e))?;
+        let file = dir.open_or_create(name).map_err(|e| fault::io(DURING, path, e))?;
         // Asked again and again, not waited for: a blocking flock has no time limit.
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -144,11 +138,13 @@ fn lock_file(path: &Path, clock: &dyn Clock) -> Result<File> {
                 Err(error) => return Err(fault::io(DURING, path, error)),
             }
         }
-        // Somebody may have replaced the file before we had the lock; then ours guards nothing.
+        // Somebody may have replaced the file before we had the lock, or the whole directory since
+        // we opened it; then ours guards nothing.
         let ours = file.metadata().map_err(|e| fault::io(DURING, path, e))?;
         match std::fs::symlink_metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
-            _ => drop(file),
+            _ if dir.is_in_place() => drop(file),
+            _ => return Err(fault::replaced(path)),
         }
     }
 }
@@ -168,9 +164,11 @@ fn parse(text: &[u8; SLOT_BYTES]) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::SystemClock;
+    use std::fs::OpenOptions;
 
     fn next(path: &Path) -> Result<u64> {
-        let mut shard = Shard::lock(path.to_owned(), &SystemClock)?;
+        let dir = Dir::open(path.parent().expect("a directory"), |_| Ok(())).expect("opens");
+        let mut shard = Shard::lock(&dir, "00", &SystemClock)?;
         let fence = shard.next_fence().get();
         shard.save()?;
         Ok(fence)

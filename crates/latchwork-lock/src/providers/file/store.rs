@@ -1,17 +1,14 @@
 //! Where the truth lives: one record a key, edited under its shard's lock.
 
-use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
 
 use super::boot;
+use super::dir::Dir;
 use super::fault;
 use super::name::{Place, SHARDS, place};
 use super::process::{Asker, Census, Here};
@@ -21,8 +18,9 @@ use crate::rules::Rules;
 use crate::{Clock, Error, Fence, Key, Moment, Result};
 
 pub(super) struct Store {
-    pub(super) keys: PathBuf,
-    pub(super) shards: PathBuf,
+    pub(super) root: Dir,
+    pub(super) keys: Dir,
+    pub(super) shards: Dir,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) here: Here,
     /// Threads of one process take turns here, which is cheaper than asking the kernel again.
@@ -48,26 +46,25 @@ enum Found {
     Nothing,
     Record(Record),
     Damaged(Error),
+    /// Healthy, but of a clock that is not ours.
+    OtherClock(Record, Error),
 }
 
 impl Store {
     /// Makes the directories where they are missing.
-    pub(super) fn open(root: &Path, clock: Arc<dyn Clock>, here: Here) -> Result<Self> {
+    pub(super) fn open(root: Dir, clock: Arc<dyn Clock>, here: Here) -> Result<Self> {
+        let child = |name: &str| {
+            root.child(name).map_err(|e| fault::io(fault::OPENING, &root.path(name), e))
+        };
         let store = Store {
-            keys: root.join("keys"),
-            shards: root.join("shards"),
+            keys: child("keys")?,
+            shards: child("shards")?,
+            root,
             clock,
             here,
             turns: (0..SHARDS).map(|_| Mutex::new(())).collect(),
             asked: AtomicU32::new(0),
         };
-        for dir in [&store.keys, &store.shards] {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(dir)
-                .map_err(|e| fault::io(fault::OPENING, dir, e))?;
-        }
         boot::begin(&store)?;
         Ok(store)
     }
@@ -80,15 +77,14 @@ impl Store {
         change: impl FnOnce(&mut Rules<Asker>, &mut Edit<'_>) -> T,
     ) -> Result<(T, Rules<Asker>)> {
         let at = place(key.as_str());
-        let path = self.keys.join(&at.file);
         let _turn = self.turn(&at)?;
-        let mut shard = Shard::lock(self.shard(&at), &*self.clock)?;
-        let before = match self.read(&path, Some(key))? {
+        let mut shard = self.lock(&at)?;
+        let before = match self.read(&at.file, Some(key))? {
             Found::Nothing => None,
             Found::Record(record) => Some(record),
-            Found::Damaged(error) => return Err(error),
+            Found::Damaged(error) | Found::OtherClock(_, error) => return Err(error),
         };
-        let mut rules = before.as_ref().map(|r| r.rules(&self.here.boot_id)).unwrap_or_default();
+        let mut rules = before.as_ref().map(|r| r.rules(&self.here.clock)).unwrap_or_default();
         shard.raise(rules.last_fence);
         let mut edit = Edit { now: self.clock.now(), shard: &mut shard };
         self.prune(&mut rules, edit.now);
@@ -96,14 +92,14 @@ impl Store {
         rules.admit(edit.now, &mut edit.fences(), |_| {});
         if rules.is_empty() {
             if before.is_some() {
-                self.remove(&path)?;
+                self.remove(&at.file)?;
             }
         } else {
-            let after = Record::new(key, &rules, &self.here.boot_id, &*self.clock);
+            let after = Record::new(key, &rules, &self.here.clock, &*self.clock);
             if before.as_ref() != Some(&after) {
                 // A fence that somebody has seen must not be given again after a crash.
                 shard.save()?;
-                self.write(&at, &path, &after)?;
+                self.write(&at, &after)?;
             }
         }
         Ok((out, rules))
@@ -112,26 +108,25 @@ impl Store {
     /// The rules of a key as they would be after an edit without a change, and whether such an
     /// edit is due. Needs no lock: records are replaced as a whole.
     pub(super) fn peek(&self, key: &Key) -> Result<(Rules<Asker>, bool)> {
-        let path = self.keys.join(place(key.as_str()).file);
-        match self.read(&path, Some(key))? {
+        match self.read(place(key.as_str()).file, Some(key))? {
             Found::Nothing => Ok((Rules::default(), false)),
             Found::Record(record) => Ok(self.view(&record)),
-            Found::Damaged(error) => Err(error),
+            Found::Damaged(error) | Found::OtherClock(_, error) => Err(error),
         }
     }
 
-    /// All keys that begin like this, with their rules, unsorted. What is damaged is left out.
+    /// All keys that begin like this, with their rules, unsorted. What is damaged is left out; what
+    /// may not be read, or not be judged, is an error.
     pub(super) fn all(&self, prefix: &str) -> Result<Vec<(Key, Rules<Asker>)>> {
         const DURING: &str = "listing the keys";
-        let wrong = |e| fault::io(DURING, &self.keys, e);
         let mut found = Vec::new();
         // Listing is also what cleans up after those who were killed.
-        for entry in fs::read_dir(&self.keys).map_err(wrong)? {
-            let path = entry.map_err(wrong)?.path();
-            let record = match self.read(&path, None) {
-                Ok(Found::Nothing) => continue, // released meanwhile
-                Ok(Found::Record(record)) => record,
-                Ok(Found::Damaged(error)) | Err(error) => {
+        for file in self.files(DURING)? {
+            let (record, unjudged) = match self.read(&file, None)? {
+                Found::Nothing => continue, // released meanwhile
+                Found::Record(record) => (record, None),
+                Found::OtherClock(record, error) => (record, Some(error)),
+                Found::Damaged(error) => {
                     tracing::warn!(%error, "a record was left out of the list");
                     continue;
                 }
@@ -140,8 +135,11 @@ impl Store {
                 continue;
             }
             let Ok(key) = Key::try_from(record.key().to_owned()) else { continue };
-            if path.file_name() != Some(OsStr::new(&place(key.as_str()).file)) {
+            if file != OsStr::new(&place(key.as_str()).file) {
                 continue; // a copy that somebody made
+            }
+            if let Some(error) = unjudged {
+                return Err(error);
             }
             let (rules, due) = self.view(&record);
             if !rules.is_empty() {
@@ -153,26 +151,23 @@ impl Store {
         Ok(found)
     }
 
-    /// Removes the record of a key if it is damaged; true when it was.
-    pub(super) fn remove_damaged(&self, key: &Key) -> Result<bool> {
+    /// Removes the record of a key if it is damaged or of another clock; true when it was.
+    pub(super) fn remove_unjudged(&self, key: &Key) -> Result<bool> {
         let at = place(key.as_str());
-        let path = self.keys.join(&at.file);
         let _turn = self.turn(&at)?;
-        let _shard = Shard::lock(self.shard(&at), &*self.clock)?;
-        match self.read(&path, Some(key))? {
-            Found::Damaged(_) => self.remove(&path).map(|()| true),
-            _ => Ok(false),
+        let _shard = self.lock(&at)?;
+        match self.read(&at.file, Some(key))? {
+            Found::Damaged(_) | Found::OtherClock(..) => self.remove(&at.file).map(|()| true),
+            Found::Nothing | Found::Record(_) => Ok(false),
         }
     }
 
     /// Removes every record that is damaged. Only before anybody of this boot has written one.
     pub(super) fn remove_all_damaged(&self) -> Result<()> {
-        let wrong = |e| fault::io(fault::OPENING, &self.keys, e);
-        for entry in fs::read_dir(&self.keys).map_err(wrong)? {
-            let path = entry.map_err(wrong)?.path();
-            if let Ok(Found::Damaged(error)) = self.read(&path, None) {
+        for file in self.files(fault::OPENING)? {
+            if let Ok(Found::Damaged(error)) = self.read(&file, None) {
                 tracing::warn!(%error, "a record that did not outlive the reboot is removed");
-                self.remove(&path)?;
+                self.remove(&file)?;
             }
         }
         Ok(())
@@ -186,7 +181,7 @@ impl Store {
     }
 
     fn view(&self, record: &Record) -> (Rules<Asker>, bool) {
-        let mut rules = record.rules(&self.here.boot_id);
+        let mut rules = record.rules(&self.here.clock);
         let pruned = self.prune(&mut rules, self.clock.now());
         let idle = rules.holders.is_empty();
         (rules, pruned || idle)
@@ -205,20 +200,34 @@ impl Store {
     fn turn(&self, at: &Place) -> Result<parking_lot::MutexGuard<'_, ()>> {
         self.turns[at.shard]
             .try_lock_for(PATIENCE)
-            .ok_or_else(|| fault::stuck(&self.shard(at), PATIENCE))
+            .ok_or_else(|| fault::stuck(&self.shards.path(at.shard_file()), PATIENCE))
     }
 
-    fn shard(&self, at: &Place) -> PathBuf {
-        self.shards.join(format!("{:02x}", at.shard))
+    fn lock(&self, at: &Place) -> Result<Shard> {
+        let shard = Shard::lock(&self.shards, &at.shard_file(), &*self.clock)?;
+        // Others may have come to another directory of records meanwhile.
+        if !self.keys.is_in_place() {
+            return Err(fault::replaced(&self.keys.path("")));
+        }
+        Ok(shard)
     }
 
-    fn read(&self, path: &Path, key: Option<&Key>) -> Result<Found> {
-        let text = match fs::read(path) {
+    fn files(&self, during: &'static str) -> Result<Vec<OsString>> {
+        self.keys.list().map_err(|e| fault::io(during, &self.keys.path(""), e))
+    }
+
+    fn read(&self, file: impl AsRef<OsStr>, key: Option<&Key>) -> Result<Found> {
+        let file = file.as_ref();
+        let path = self.keys.path(file);
+        let text = match self.keys.read(file) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
-            Err(e) => return Err(fault::io("reading a record", path, e)),
+            Err(e) => return Err(fault::io("reading a record", &path, e)),
         };
-        match Record::parse(path, &text, key) {
+        match Record::parse(&path, &text, key) {
+            Ok(record) if record.is_of_other_clock(&self.here.clock) => {
+                Ok(Found::OtherClock(record, fault::other_clock(&path)))
+            }
             Ok(record) => Ok(Found::Record(record)),
             Err(Unreadable::Damaged(error)) => Ok(Found::Damaged(error)),
             Err(Unreadable::Foreign(error)) => Err(error),
@@ -226,38 +235,24 @@ impl Store {
     }
 
     /// Replaces a record as a whole.
-    fn write(&self, at: &Place, path: &Path, record: &Record) -> Result<()> {
+    fn write(&self, at: &Place, record: &Record) -> Result<()> {
         // One for each shard: the shard's lock is its lock, and the next edit cleans it up.
-        let aside = self.shards.join(format!("{:02x}.tmp", at.shard));
+        let aside = format!("{}.tmp", at.shard_file());
         // Not synced: see `boot.rs`.
         let written = (|| {
-            create(&aside)?.write_all(&record.text()?)?;
-            fs::rename(&aside, path)
+            self.shards.create(&aside)?.write_all(&record.text()?)?;
+            self.shards.rename(&aside, &self.keys, &at.file)
         })();
         written.map_err(|e| {
             // What it takes up may be the very space that is missing.
-            let _ = fs::remove_file(&aside);
-            fault::io("writing a record", path, e)
+            let _ = self.shards.remove(&aside);
+            fault::io("writing a record", &self.keys.path(&at.file), e)
         })
     }
 
-    fn remove(&self, path: &Path) -> Result<()> {
-        match fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(fault::io("removing a record", path, e))
-            }
-            _ => Ok(()),
-        }
+    fn remove(&self, file: impl AsRef<OsStr>) -> Result<()> {
+        let file = file.as_ref();
+        let wrong = |e| fault::io("removing a record", &self.keys.path(file), e);
+        self.keys.remove(file).map_err(wrong)
     }
-}
-
-/// Opens a file to be written anew.
-pub(super) fn create(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(path)
 }

@@ -1,17 +1,16 @@
 //! What killed processes left behind, of keys that nobody may ask for again (L16).
 
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
-
-use rustix::fs::OFlags;
+use std::time::SystemTime;
 
 use super::store::Store;
 
 /// A directory is swept this often at most, whoever opens it.
-const INTERVAL: Duration = Duration::from_secs(600);
+const INTERVAL_SECONDS: i64 = 600;
+
+/// The file that says by its time when that was.
+const MARKER: &str = "swept";
 
 /// For processes that open once and stay: a look at the clock every so many questions.
 const QUESTIONS: u32 = 1024;
@@ -41,20 +40,12 @@ pub(super) fn start_if_due(store: &Arc<Store>) {
 
 /// Looks when the last sweep was, and says that the next one is now.
 fn due(store: &Store) -> bool {
-    let now = SystemTime::from(store.clock.wall());
-    let path = store.keys.with_file_name("swept");
-    let last = fs::metadata(&path).and_then(|found| found.modified());
+    let now = store.clock.wall();
     // A time in the future is somebody's wrong clock.
-    if last.is_ok_and(|last| now.duration_since(last).is_ok_and(|ago| ago < INTERVAL)) {
+    let ago = store.root.modified(MARKER).map(|last| now.timestamp() - last);
+    if ago.is_some_and(|ago| (0..INTERVAL_SECONDS).contains(&ago)) {
         return false;
     }
-    let marked = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&path)
-        .and_then(|file| file.set_modified(now));
-    marked.is_ok()
+    let marked = store.root.open_or_create(MARKER);
+    marked.and_then(|file| file.set_modified(SystemTime::from(now))).is_ok()
 }

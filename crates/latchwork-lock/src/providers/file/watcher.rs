@@ -33,7 +33,7 @@ fn notices(store: &Store) -> Option<OwnedFd> {
     let open = || {
         let fd = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let flags = WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::ONLYDIR;
-        inotify::add_watch(&fd, &store.keys, flags)?;
+        inotify::add_watch(&fd, store.keys.path(""), flags)?;
         Ok::<_, rustix::io::Errno>(fd)
     };
     open()

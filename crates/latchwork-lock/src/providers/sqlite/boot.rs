@@ -23,10 +23,13 @@ pub(super) struct Now {
 }
 
 impl Here {
-    pub(super) fn new() -> Self {
-        let boot_clock = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map_or(ClockId::UNKNOWN, |id| ClockId::new(&id, 0));
-        Here { clock: SystemClock::shared(), client: rand::random(), boot_clock }
+    pub(super) fn new() -> std::io::Result<Self> {
+        let boot_clock = match SystemClock::boot_clock() {
+            Ok(clock) => ClockId::new(&clock.boot_id, clock.offset_ns),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => ClockId::UNKNOWN,
+            Err(error) => return Err(error),
+        };
+        Ok(Here { clock: SystemClock::shared(), client: rand::random(), boot_clock })
     }
 
     pub(super) fn now(&self) -> Now {

@@ -25,7 +25,9 @@ impl SqliteLockProvider {
     pub(super) async fn start(source: Source) -> Result<Self> {
         const DURING: &str = "opening the database";
         let (tell, told) = oneshot::channel();
-        let here = Arc::new(Here::new());
+        let here = Here::new()
+            .map_err(|e| Error::backend(NAME, DURING, e.to_string(), Some(Box::new(e))))?;
+        let here = Arc::new(here);
         let (orders, queue) = channel();
         let provider = SqliteLockProvider { here: here.clone(), orders };
         let no_thread = |e| Error::unavailable(NAME, DURING, format!("no thread: {e}"), None);

@@ -23,7 +23,7 @@
 //! Its release, and its ttl. Within one boot of the machine the boot clock judges, which nobody
 //! can set; over a reboot the wall clock does, so a wall clock that was set back meanwhile makes a
 //! lease last longer, and one that was set forward ends it early. All processes must share one time
-//! namespace. The death of its process does not end a lease.
+//! namespace: a lease of another one is refused, whatever is asked of its key. The death of its process does not end a lease.
 //!
 //! # What can go wrong
 //!
