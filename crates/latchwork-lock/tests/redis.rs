@@ -42,7 +42,7 @@ fn main() {
             a_request_that_was_dropped_is_not_sent_again,
             a_release_does_not_overtake_the_script,
             a_lease_ends_once,
-            nothing_is_left_of_a_key, a_lock_of_the_layout_before_is_read,
+            nothing_is_left_of_a_key, a_layout_that_is_unknown_is_refused,
             what_is_left_of_the_dead_goes_away, a_token_is_nowhere,
             a_foreign_value_harms_its_own_key_only,
             foreign_data_beside_a_key_harms_that_key_only;

@@ -160,10 +160,10 @@ impl Lanes {
 
     /// The same, on the lane that outlives every runtime of a caller.
     pub(super) fn put_apart(&self, job: Job) {
-        if let Some(back) = self.own.way.put(job) {
-            if let Some(waker) = back.reply.answer(Err(error::gone(DURING))) {
-                waker.wake();
-            }
+        if let Some(back) = self.own.way.put(job)
+            && let Some(waker) = back.reply.answer(Err(error::gone(DURING)))
+        {
+            waker.wake();
         }
     }
 

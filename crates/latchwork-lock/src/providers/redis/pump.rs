@@ -270,7 +270,9 @@ impl Way {
             let script = (!forgotten).then_some(&*hash);
             let command = scripts::call(script, &self.client, members);
             match self.line.send(&command).await {
-                Ok(answer) => break scripts::answers(answer, members).ok_or(Failure(None))?,
+                Ok(answer) => {
+                    break scripts::answers(answer, members.len()).ok_or(Failure(None))?;
+                }
                 // A restart forgot the script. Nothing was done. To load it first would let the next message,
                 // right behind that, overtake this one.
                 Err(failure) if is_unknown_script(&failure) && !forgotten => forgotten = true,
