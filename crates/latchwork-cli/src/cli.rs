@@ -43,6 +43,20 @@ impl Cli {
     }
 }
 
+/// A usage error with the way to write a key that begins with a dash. The parser's own proposal is to
+/// put it behind `--`, where the command of `lock` begins.
+pub(crate) fn explained(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    if error.get(ContextKind::Suggested).is_some()
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && std::env::args_os().nth(1).is_some_and(|command| command == "lock")
+    {
+        let tip = format!("for a key that begins with a dash write '--key={word}'");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
 /// The lock layer's own log, for whoever asks for it.
 fn log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("LATCHWORK_LOG") {

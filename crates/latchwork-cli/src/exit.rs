@@ -95,7 +95,13 @@ impl From<lock::Error> for Failure {
             | Kind::NotBuilt { .. } => Exit::Usage,
             _ => Exit::Internal,
         };
-        Failure::new(exit, error.code(), error.to_string())
+        let mut failure = Failure::new(exit, error.code(), error.to_string());
+        if let Kind::NotBuilt { feature, .. } = error.kind() {
+            failure.hint = Some(format!(
+                "for this program: cargo build -p latchwork-cli --features {feature}"
+            ));
+        }
+        failure
     }
 }
 

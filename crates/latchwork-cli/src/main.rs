@@ -15,6 +15,7 @@
 mod cli;
 mod commands;
 mod exit;
+mod key;
 mod place;
 mod show;
 mod span;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = cli::explained(error);
             // A closed pipe is no reason to fail: the reader has seen enough.
             let _ = error.print();
             return if error.use_stderr() { exit::Exit::Usage.into() } else { ExitCode::SUCCESS };

@@ -1,12 +1,17 @@
 //! Where the locks are: `--at`, or one directory per user.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use latchwork::Locks;
-use latchwork::lock::FileLockProvider;
+use latchwork::lock::{ConnectOptions, FileLockProvider};
 
 use crate::exit::{Exit, Failure};
+
+/// What names the place where no option does.
+const ENVIRONMENT: &str = "LATCHWORK_AT";
 
 /// Where the locks are, as every command asks for it.
 #[derive(Args, Clone, Debug)]
@@ -16,7 +21,7 @@ pub(crate) struct Place {
     /// By default a directory of the user: ~/.local/state/latchwork/locks, where ~ is the home in the
     /// user database, not $HOME or a variable of the session. A job under cron, a service and a
     /// login shell of one user therefore always mean the same locks.
-    #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
+    #[arg(long, env = ENVIRONMENT, value_name = "URL", hide_env_values = true)]
     at: Option<String>,
 }
 
@@ -25,18 +30,21 @@ impl Place {
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
         if let Some(at) = &self.at
             && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
-            && !directory.join("keys").exists()
+            && let Some(what) = why_not(&directory)
         {
-            let what = if directory.exists() { "is no lock directory" } else { "does not exist" };
-            let message = format!("{} {what}: nothing was locked there", directory.display());
+            let message = format!("{} {what}", directory.display());
             return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
         }
-        self.open_with(None).await
+        self.open_with(None, &ConnectOptions::default()).await
     }
 
     /// Opens the locks; a lease lives on while the `companion` process does, where the locks know
     /// about processes at all.
-    pub(crate) async fn open_with(&self, companion: Option<u32>) -> Result<Locks, Failure> {
+    pub(crate) async fn open_with(
+        &self,
+        companion: Option<u32>,
+        options: &ConnectOptions,
+    ) -> Result<Locks, Failure> {
         let (directory, network) = match &self.at {
             None => (default_directory()?, false),
             Some(at) => match as_path(at) {
@@ -44,7 +52,7 @@ impl Place {
                 None if !at.contains(':') => return Err(neither(at)),
                 None => {
                     // Also for files: it knows what an address of them may look like.
-                    let locks = latchwork::connect(at).await?;
+                    let locks = Locks::connect_with(at, options).await?;
                     match as_file_url(at) {
                         Some(file) if companion.is_some() => file,
                         _ => return Ok(locks),
@@ -62,16 +70,44 @@ impl Place {
         Ok(Locks::new(builder.open()?))
     }
 
-    /// How to name this place in a command that a message proposes. An address may hold a
-    /// password, so only directories are repeated.
+    /// How to name this place in a command that a message proposes: not at all where the
+    /// environment names it, and never with its password.
     pub(crate) fn option(&self) -> String {
         match &self.at {
-            Some(at) if as_path(at).is_some() || as_file_url(at).is_some() => {
-                format!(" --at {}", quoted(at))
+            Some(at) if std::env::var(ENVIRONMENT).as_ref() != Ok(at) => {
+                format!(" --at {}", quoted(&without_password(at)))
             }
             _ => String::new(),
         }
     }
+}
+
+/// Why there are no locks to look at in a directory, if so.
+fn why_not(directory: &Path) -> Option<String> {
+    match directory.join("keys").try_exists() {
+        Ok(true) => None,
+        Ok(false) if directory.exists() => {
+            Some("is no lock directory: nothing was locked there".to_owned())
+        }
+        Ok(false) => Some("does not exist: nothing was locked there".to_owned()),
+        Err(error) => Some(match error.kind() {
+            ErrorKind::PermissionDenied => format!(
+                "may not be looked into ({error}); locks are seen by the user who made them{}",
+                owner_of(directory)
+            ),
+            ErrorKind::NotADirectory => "is no directory".to_owned(),
+            _ => format!("cannot be looked into: {error}"),
+        }),
+    }
+}
+
+/// Whose directory it is, where that can be seen.
+fn owner_of(directory: &Path) -> String {
+    let Ok(found) = std::fs::metadata(directory) else { return String::new() };
+    let uid = nix::unistd::Uid::from_raw(found.uid());
+    let user = nix::unistd::User::from_uid(uid).ok().flatten();
+    let name = user.map_or_else(|| format!("user {uid}"), |user| user.name);
+    format!(": {name} here")
 }
 
 fn neither(at: &str) -> Failure {
@@ -80,6 +116,35 @@ fn neither(at: &str) -> Failure {
         "invalid_argument",
         format!("invalid --at {at:?}: for a directory write ./{at}, for an address file:///…"),
     )
+}
+
+/// An address with `***` for its password. By its text: not every kind of address is a URL to
+/// others.
+fn without_password(at: &str) -> String {
+    if as_path(at).is_some() {
+        return at.to_owned();
+    }
+    let (address, query) = at.split_once('?').map_or((at, None), |(a, query)| (a, Some(query)));
+    let mut shown = match address.split_once("://") {
+        Some((scheme, rest)) => {
+            // A password may have slashes that were not written as %2F.
+            let (user, host) = rest.rsplit_once('@').map_or((None, rest), |(u, h)| (Some(u), h));
+            let user = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+                Some((user, "")) => format!("{user}@"),
+                Some((user, _)) => format!("{user}:***@"),
+                None => String::new(),
+            };
+            format!("{scheme}://{user}{host}")
+        }
+        None => address.to_owned(),
+    };
+    for (at, setting) in query.into_iter().flat_map(|query| query.split('&')).enumerate() {
+        let name = setting.split('=').next().unwrap_or_default();
+        let secret = matches!(name, "password" | "pass");
+        shown.push(if at == 0 { '?' } else { '&' });
+        shown += &if secret { format!("{name}=***") } else { setting.to_owned() };
+    }
+    shown
 }
 
 /// A word as a shell takes it.
@@ -136,6 +201,25 @@ mod tests {
         }
         assert_eq!(as_file_url("file:///a%20b"), Some(("/a b".into(), false)));
         assert_eq!(as_file_url("memory:"), None);
+    }
+
+    #[test]
+    fn an_address_is_repeated_without_its_password() {
+        for (at, shown) in [
+            ("/srv/a@b:c", "/srv/a@b:c"),
+            ("file:///srv/locks", "file:///srv/locks"),
+            ("redis://:hush@host:1/0", "redis://:***@host:1/0"),
+            ("postgres://me@host/db", "postgres://me@host/db"),
+            (
+                "postgres://me:hu/s:h@host/db?sslmode=require",
+                "postgres://me:***@host/db?sslmode=require",
+            ),
+            ("postgres://host/db?user=me&password=hush", "postgres://host/db?user=me&password=***"),
+            ("redis+unix:///run/r.sock?pass=hush&db=1", "redis+unix:///run/r.sock?pass=***&db=1"),
+            ("etcd://me:hush@a:1,b:2/prefix", "etcd://me:***@a:1,b:2/prefix"),
+        ] {
+            assert_eq!(without_password(at), shown);
+        }
     }
 
     #[test]

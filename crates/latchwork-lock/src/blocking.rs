@@ -24,8 +24,8 @@ use std::time::Duration;
 use crate::ask::Answer;
 use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
 use crate::{
-    Capabilities, Error, Fence, Held, Holder, Inspection, Lease, LockConfig, LockProvider,
-    LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
+    Capabilities, ConnectOptions, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
+    LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
 };
 
 /// The request is asked on a thread.
@@ -47,6 +47,14 @@ impl Locks {
     /// As there.
     pub fn connect(url: &str) -> Result<Self> {
         block_on(crate::Locks::connect(url)).map(Locks)
+    }
+
+    /// Locks at an address, with options; see [`crate::Locks::connect_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_with(url: &str, options: &ConnectOptions) -> Result<Self> {
+        block_on(crate::Locks::connect_with(url, options)).map(Locks)
     }
 
     /// The same backend with another prefix before each key.

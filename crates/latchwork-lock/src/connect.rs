@@ -1,11 +1,97 @@
 //! From an address to locks.
 
+use std::time::Duration;
+
+use futures::future::{Either, select};
 use url::Url;
 
-use crate::{Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result};
+use crate::retry::Backoff;
+use crate::{
+    Clock, Error, ErrorKind, InMemoryLockProvider, Locks, NoOpLockProvider, Result, SystemClock,
+};
+
+/// How [`Locks::connect_with`] connects.
+///
+/// ```no_run
+/// # async fn example() -> latchwork_lock::Result<()> {
+/// use latchwork_lock::{ConnectOptions, Locks};
+/// use std::time::Duration;
+///
+/// let options = ConnectOptions::default().connect_timeout(Duration::from_secs(30));
+/// let locks = Locks::connect_with("redis://localhost", &options).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    connect_timeout: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Connects again and again for this long while the backend cannot be reached: a server that is
+    /// being restarted, a name that is not known yet. What does not pass by itself (a wrong password,
+    /// database or certificate) fails at once. Without a timeout there is one try.
+    ///
+    /// The timeout is for all tries together, and also ends one that gets no answer.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+}
+
+/// Opens the backend at an address, and tries again as the options say.
+pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Result<Locks> {
+    let Some(timeout) = options.connect_timeout else { return connect(address).await };
+    let clock = SystemClock;
+    let started = clock.now();
+    let deadline = started.after(timeout);
+    let mut backoff = Backoff::first();
+    let mut tries = 0_u32;
+    let mut last = None;
+    loop {
+        tries += 1;
+        let attempt = std::pin::pin!(connect(address));
+        let error = match select(attempt, clock.sleep_until(deadline)).await {
+            Either::Left((Ok(locks), _)) => return Ok(locks),
+            Either::Left((Err(error), _)) if !error.is_temporary() => return Err(error),
+            Either::Left((Err(error), _)) => error,
+            Either::Right(_) => {
+                return Err(last.unwrap_or_else(|| silent(address)).after(tries, timeout));
+            }
+        };
+        let next = clock.now().after(backoff.pause());
+        if next >= deadline {
+            return Err(error.after(tries, clock.now().since(started)));
+        }
+        tracing::info!(%error, "connecting failed; trying again");
+        last = Some(error);
+        clock.sleep_until(next).await;
+    }
+}
+
+/// That the only try got no answer.
+fn silent(address: &str) -> Error {
+    let scheme = address.split_once(':').map_or(address, |(scheme, _)| scheme);
+    let known = ELSEWHERE.iter().find(|(known, _)| *known == scheme);
+    let provider = known.map_or("lock", |(_, feature)| feature);
+    Error::unavailable(provider, "connecting", "it did not answer in time", None)
+}
+
+impl Error {
+    /// The same, with how often and for how long it was tried.
+    fn after(self, tries: u32, span: Duration) -> Self {
+        match self.into_kind() {
+            ErrorKind::Unavailable { provider, during, reason, source } if tries > 1 => {
+                let reason = format!("{reason}; tried {tries} times in {span:.1?}");
+                Error::from(ErrorKind::Unavailable { provider, during, reason, source })
+            }
+            kind => kind.into(),
+        }
+    }
+}
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 14] = [
+const ELSEWHERE: [(&str, &str); 11] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -17,9 +103,6 @@ const ELSEWHERE: [(&str, &str); 14] = [
     ("redis+unix", "redis"),
     ("etcd", "etcd"),
     ("etcds", "etcd"),
-    ("http", "http"),
-    ("https", "http"),
-    ("temporal", "temporal"),
 ];
 
 const KINDS: &str = "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://…, redis://… or etcd://…";
@@ -151,11 +234,48 @@ mod tests {
             ("redis-cluster://me:secret@host", "not_supported"),
             #[cfg(feature = "redis")]
             ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
-            ("temporal://x", "not_built"),
+            ("temporal://x", "invalid_argument"),
+            ("http://me:secret@host", "invalid_argument"),
         ] {
             let error = connect(bad).await.expect_err(bad);
             assert_eq!(error.code(), code, "{bad}: {error}");
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    /// A port of this machine on which nobody listens.
+    #[cfg(feature = "redis")]
+    fn closed_port() -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.local_addr().expect("bound").port()
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn a_backend_that_is_away_is_tried_again_until_the_timeout() {
+        let address = format!("redis://127.0.0.1:{}", closed_port());
+        let error = connect(&address).await.expect_err("nobody listens");
+        assert!(error.is_temporary() && !error.to_string().contains("tried"), "{error}");
+        let options = ConnectOptions::default().connect_timeout(Duration::from_millis(400));
+        let error = connect_with(&address, &options).await.expect_err("nobody listens");
+        assert!(error.is_temporary() && error.to_string().contains("tried"), "{error}");
+    }
+
+    /// Somebody accepts connections and never answers.
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn the_timeout_ends_a_try_that_gets_no_answer() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("redis://{}", silent.local_addr().expect("bound"));
+        let options = ConnectOptions::default().connect_timeout(Duration::from_millis(50));
+        let error = connect_with(&address, &options).await.expect_err("no answer");
+        assert!(error.is_temporary() && error.to_string().contains("in time"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_does_not_pass_by_itself_is_tried_once() {
+        let options = ConnectOptions::default().connect_timeout(Duration::MAX);
+        let error = connect_with("carrier-pigeon://x", &options).await.expect_err("no backend");
+        assert_eq!(error.code(), "invalid_argument");
     }
 }

@@ -160,6 +160,10 @@ impl Error {
         &self.0
     }
 
+    pub(crate) fn into_kind(self) -> ErrorKind {
+        *self.0
+    }
+
     /// Whether the lease did not hold to the end: it expired or was lost.
     pub fn is_loss(&self) -> bool {
         matches!(self.kind(), ErrorKind::LockExpired { .. } | ErrorKind::LockLost { .. })

@@ -8,8 +8,8 @@ use crate::key::check_prefix;
 use crate::provider::DynLockProvider;
 use crate::request::{LockRequest, ManyKeys, OneKey};
 use crate::{
-    Capabilities, Capability, Clock, Error, Fence, Guard, Held, Holder, Inspection, Key, Lease,
-    LockConfig, LockProvider, Owner, Page, PageRequest, Proof, Result,
+    Capabilities, Capability, Clock, ConnectOptions, Error, Fence, Guard, Held, Holder, Inspection,
+    Key, Lease, LockConfig, LockProvider, Owner, Page, PageRequest, Proof, Result,
 };
 
 /// The prefix of keys unless another is chosen.
@@ -72,9 +72,10 @@ impl Locks {
     }
 
     /// Locks at an address: `memory:`, `noop:`, `file:///directory`, `sqlite:///file.db`,
-    /// `postgres://host/database`.
+    /// `postgres://host/database`, `mysql://host/database`, `redis://host`, `etcd://host,host`.
     ///
-    /// Every `memory:` is a new, separate set of locks; clone the `Locks` to share it.
+    /// Every `memory:` is a new, separate set of locks; clone the `Locks` to share it. A backend that
+    /// does not answer is an error at once; [`connect_with`](Self::connect_with) tries again.
     ///
     /// Cancel safe: nothing but the connection is lost.
     ///
@@ -84,6 +85,17 @@ impl Locks {
     /// the provider itself reports.
     pub async fn connect(url: &str) -> Result<Self> {
         crate::connect::connect(url).await
+    }
+
+    /// The same, as the options say: a backend that cannot be reached for the moment may be tried again.
+    ///
+    /// Cancel safe: nothing but the connection is lost.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect). With a timeout,
+    /// [`Unavailable`](crate::ErrorKind::Unavailable) only when that has passed.
+    pub async fn connect_with(url: &str, options: &ConnectOptions) -> Result<Self> {
+        crate::connect::connect_with(url, options).await
     }
 
     /// The tables that the backend at an address needs, as SQL, for those who make them

@@ -27,6 +27,21 @@ pub struct Error {
     pub source: Option<sqlx::Error>,
 }
 
+/// Refuses an address that names a file which cannot be read: the driver would tell the same as
+/// where a server's socket is missing, and that may pass.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn check_files(url: &url::Url, parameters: &[&str]) -> Result<()> {
+    for (name, file) in url.query_pairs().filter(|(name, _)| parameters.contains(&&**name)) {
+        // The driver also takes the certificate itself.
+        if file.contains("-----BEGIN") {
+            continue;
+        }
+        std::fs::File::open(&*file)
+            .map_err(|e| Error::permanent(format!("{name}={file:?} cannot be read: {e}"), None))?;
+    }
+    Ok(())
+}
+
 impl Error {
     /// One that may pass.
     pub fn temporary(message: impl Into<String>, source: Option<sqlx::Error>) -> Self {

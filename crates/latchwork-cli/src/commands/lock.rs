@@ -15,6 +15,7 @@ use rustix::process::Signal;
 
 use super::block_on;
 use crate::exit::{self, Failure};
+use crate::key::KeyArg;
 use crate::place::Place;
 use crate::span;
 use crate::supervise::{Keeper, block_job_control, die_of};
@@ -24,12 +25,12 @@ use crate::voice::Voice;
 ///
 /// The lease is renewed while the command runs, and released when it ends. When the lease cannot
 /// be kept, the command is stopped before it ends: TERM first, then KILL. The command and all of
-/// its process group die with this program, whatever kills it.
+/// its process group die with this program, also when that is killed.
 #[derive(Args, Debug)]
 #[command(after_help = after_help())]
 pub(crate) struct Lock {
-    /// What to lock: any name that all who share the resource use.
-    key: String,
+    #[command(flatten)]
+    key: KeyArg,
 
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -43,11 +44,11 @@ pub(crate) struct Lock {
     #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span::parse)]
     ttl: Duration,
 
-    /// How long to wait while somebody else has the key.
+    /// How long to wait while somebody else has the key, or the place of the locks does not answer.
     #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = span::parse)]
     wait: Duration,
 
-    /// Fail at once when somebody else has the key.
+    /// Fail at once when somebody else has the key, or the place of the locks does not answer.
     #[arg(long, conflicts_with_all = ["wait", "wait_forever"])]
     no_wait: bool,
 
@@ -98,7 +99,9 @@ grant of the key: a store that refuses a lower one than it has seen is safe even
 program, or the whole machine, was stopped past the end of the lease and goes on. No supervisor
 can stop anything while it is itself stopped (SIGSTOP, a suspended laptop); when it goes on, it
 kills the command first. A process that leaves the command's process group (setsid, a daemon, an
-interactive shell's jobs) is out of its reach.",
+interactive shell's jobs) is out of its reach. So is what the command has started when KILL hits
+both this program and its helper process at once (`pkill -9 -f latchwork`): then the command itself
+dies, and its children go on without the lock.",
         exit::table()
     )
 }

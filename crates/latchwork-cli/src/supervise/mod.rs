@@ -5,6 +5,11 @@
 //! but wait for the supervisor's death, whatever its cause, to kill the group then. The kernel's
 //! parent-death signal alone would kill the direct child only, and leave a script's children to
 //! work on without the lock.
+//!
+//! That still happens when supervisor and keeper are killed together. Nothing that needs no rights
+//! prevents it: the parent-death signal is not inherited, a cgroup or a PID namespace needs rights (or a
+//! user namespace, in which `sudo` and file owners are others), and a tracer that takes its tracees with
+//! it breaks debuggers and set-user-id programs.
 
 mod child;
 mod group;

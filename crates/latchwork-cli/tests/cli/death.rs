@@ -51,6 +51,22 @@ fn the_lock_is_not_free_before_the_keeper_has_done_its_work() {
     assert_code(&Running::start(&mut place.lock("k", &options, NOBODY_RUNS)).output(), 0);
 }
 
+/// What the command has started then lives on: the README says so.
+#[test]
+fn the_command_itself_dies_when_supervisor_and_keeper_are_killed_together() {
+    let place = Place::new();
+    let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], WITH_GRANDCHILD));
+    let pids = place.line("pids");
+    let (child, grandchild) = pids.split_once(' ').expect("two of them");
+    // Stopped, so that it does not see the keeper's end.
+    holder.send(Signal::STOP);
+    kill_process(group_of(child), Signal::KILL).expect("the keeper leads the group");
+    holder.send(Signal::KILL);
+    eventually("the end of the command itself", || !runs(child));
+    let left = Pid::from_raw(grandchild.parse().expect("a number")).expect("a process");
+    let _ = kill_process(left, Signal::KILL);
+}
+
 #[test]
 fn a_group_that_ignores_everything_dies_too() {
     let place = Place::new();

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::support::{Place, Running, assert_code, eventually, latchwork, said, text};
+use crate::support::{
+    Place, Running, assert_code, eventually, latchwork, said, server, text, unique_key,
+};
 
 /// Holds until the test says go.
 const UNTIL_GO: &str = "echo $$ > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
@@ -24,16 +26,12 @@ fn runs_exclude_each_other() {
     }
 }
 
-/// The same between machines. A missing server is named on a laptop, and a failure in CI.
+/// The same between machines.
 #[test]
 fn runs_exclude_each_other_by_redis() {
-    let Ok(server) = std::env::var("LATCHWORK_TEST_REDIS") else {
-        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_REDIS is not set");
-        println!("skipped: no server; `scripts/services up redis` starts one");
-        return;
-    };
+    let Some(server) = server("LATCHWORK_TEST_REDIS") else { return };
     let place = Place::new();
-    let key = format!("cli-{}", std::process::id());
+    let key = unique_key("exclusion");
     let at = |options: &[&str], script: &str| {
         let mut command = latchwork();
         command
@@ -49,6 +47,7 @@ fn runs_exclude_each_other_by_redis() {
     assert_code(&refused, 75);
     let said = text(&refused);
     assert!(said.contains(&holder.pid().to_string()), "it names the holder: {said}");
+    assert!(said.contains("--at 'redis://:***@"), "it names the place: {said}");
     let password = server.split([':', '@']).nth(2).expect("a password");
     assert!(!said.contains(password), "a secret in {said}");
     let next = Running::start(&mut at(&["--wait", "30s"], "exit 7"));
@@ -70,6 +69,34 @@ fn a_taken_key_names_its_holder_and_what_to_do() {
     }
     place.touch("go");
     assert_code(&holder.output(), 0);
+}
+
+#[test]
+fn what_a_taken_key_proposes_can_be_pasted_into_a_shell() {
+    for key in ["job", "-x", "it's a \"job\" of $HOME", "-a b", "Schlüssel/1"] {
+        let place = Place::new();
+        let odd = place.path("it's a place");
+        let run = |options: &[&str], script: &str| {
+            let mut command = latchwork();
+            command.args(["lock", &format!("--key={key}"), "--at"]).arg(&odd).args(options);
+            command.args(["--", "sh", "-c", script]).env("D", place.path(""));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command
+        };
+        let holder = Running::start(&mut run(&[], UNTIL_GO));
+        place.line("in");
+        let refused = text(&run(&["--no-wait"], "exit 9").output().expect("it runs"));
+        let proposed = refused.split('`').nth(1).expect("a command");
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_latchwork"));
+        let path = format!("{}:/usr/bin:/bin", program.parent().expect("a directory").display());
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", proposed]).env("PATH", path).env_remove("LATCHWORK_AT");
+        let shown = shell.output().expect("it runs");
+        assert_code(&shown, 0);
+        assert!(crate::support::said(&shown).contains("is held"), "{}", proposed);
+        place.touch("go");
+        assert_code(&holder.output(), 0);
+    }
 }
 
 #[test]

@@ -3,9 +3,11 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod contention;
 mod death;
 mod exclusion;
 mod forwarding;
+mod late;
 mod locks;
 mod loss;
 mod passing;

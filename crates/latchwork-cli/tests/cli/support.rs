@@ -19,6 +19,22 @@ pub(crate) fn latchwork() -> Command {
     command
 }
 
+/// The address of a server. A missing one is named on a laptop, and a failure in CI.
+pub(crate) fn server(variable: &str) -> Option<String> {
+    let address = std::env::var(variable).ok();
+    if address.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "no server: {variable} is not set");
+        println!("skipped: {variable} is not set; `scripts/services up` starts servers");
+    }
+    address
+}
+
+/// A key that no other test of any run uses.
+pub(crate) fn unique_key(name: &str) -> String {
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+    format!("cli-{name}-{}-{}", std::process::id(), now.as_nanos())
+}
+
 /// A lock directory and room for files beside it.
 pub(crate) struct Place(TempDir);
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use crate::support::{Place, assert_code, latchwork, said, text};
+use crate::support::{Place, assert_code, latchwork, said, server, text};
 
 fn run(args: &[&str]) -> Output {
     latchwork().args(args).output().expect("it runs")
@@ -68,6 +68,10 @@ fn bad_usage_has_one_code_and_a_clear_word() {
         (&["lock", "k", "--at", "carrier-pigeon://x", "--", "true"], "carrier-pigeon"),
         (&["lock", "k", "--at", "file://host/x", "--", "true"], "host"),
         (&["lock", "k", "--at", "temporal://me:secret@host", "--", "true"], "temporal"),
+        (&["lock", "k", "--at", "http://me:secret@host", "--", "true"], "no kind of lock backend"),
+        (&["lock", "-x", "--at", &at, "--", "true"], "--key=-x"),
+        (&["lock", "k", "--key", "k", "--at", &at, "--", "true"], "cannot be used"),
+        (&["lock", "--at", &at, "--", "true"], "KEY"),
         (&["locks", "show", "", "--at", &at], "invalid lock key"),
     ] {
         let out = run(args);
@@ -111,6 +115,30 @@ fn missing_rights_are_named() {
 }
 
 #[test]
+fn looking_at_locks_of_another_user_names_the_rights() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let place = Place::new();
+    assert_code(&place.lock("k", &[], "true").output().expect("it runs"), 0);
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("set");
+    let program = place.path("latchwork");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_latchwork")).arg(&program).status();
+    assert!(copied.expect("cp runs").success());
+    for args in [&["ls"][..], &["show", "k"], &["break", "k", "--yes"]] {
+        let mut command = Command::new(&program);
+        command.arg("locks").args(args).args(["--at", &place.at()]).uid(65_534).gid(65_534);
+        let out = command.output().expect("it runs");
+        assert_code(&out, 69);
+        for part in ["ermission denied", "root", &place.at()] {
+            assert!(text(&out).contains(part), "{part:?} in {}", text(&out));
+        }
+        assert!(!text(&out).contains("no lock directory"), "{}", text(&out));
+    }
+}
+
+#[test]
 fn an_address_in_the_environment_counts() {
     let place = Place::new();
     let out = latchwork()
@@ -139,11 +167,7 @@ fn the_demonstration_keeps_its_promises() {
 /// Where there is a server; that there is one in CI is the business of the provider's own tests.
 #[test]
 fn the_demonstration_keeps_its_promises_in_postgres() {
-    let Ok(server) = std::env::var("LATCHWORK_TEST_POSTGRES") else {
-        assert!(std::env::var_os("CI").is_none(), "no server: LATCHWORK_TEST_POSTGRES is not set");
-        println!("skipped: no server; `scripts/services up postgres` starts one");
-        return;
-    };
+    let Some(server) = server("LATCHWORK_TEST_POSTGRES") else { return };
     let out = latchwork().arg("demo").env("LATCHWORK_DEMO_POSTGRES", &server).output();
     let out = out.expect("it runs");
     assert_code(&out, 0);

@@ -76,8 +76,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, NO_TLS.into()),
         Driver::Io(io) if io.kind() == io::ErrorKind::NotFound => (
             Temporary,
-            "a file that the address names is not there: ssl-ca, ssl-cert, ssl-key, or the socket \
-             of a server that does not run"
+            "the socket that the address names is not there; check that the server runs"
                 .into(),
         ),
         Driver::Io(io) if io.kind() == io::ErrorKind::TimedOut => {

@@ -45,6 +45,9 @@ const PARAMETERS: [&str; 10] = [
     "socket",
 ];
 
+/// Those of them that name a file.
+const FILES: [&str; 6] = ["ssl-ca", "sslca", "ssl-cert", "sslcert", "ssl-key", "sslkey"];
+
 /// What an address says: `mysql://user:password@host:port/database?ssl-mode=VERIFY_IDENTITY`.
 ///
 /// # Errors
@@ -64,6 +67,7 @@ pub fn options(address: &str) -> Result<MySqlConnectOptions> {
             None,
         ));
     }
+    crate::error::check_files(&url, &FILES)?;
     MySqlConnectOptions::from_str(address).map_err(explain)
 }
 
@@ -209,7 +213,12 @@ mod tests {
     fn an_address_is_looked_at_before_anybody_is_asked() {
         options("mysql://me:hush@host/db?ssl-mode=REQUIRED").expect("an address");
         options("mariadb://me@host/db").expect("an address");
-        for bad in ["nothing", "mysql://me:hush@host", "mysql://me:hush@host/db?sslmod=REQUIRED"] {
+        for bad in [
+            "nothing",
+            "mysql://me:hush@host",
+            "mysql://me:hush@host/db?sslmod=REQUIRED",
+            "mysql://me:hush@host/db?ssl-ca=/there/is/no/such/file",
+        ] {
             let error = options(bad).expect_err(bad);
             assert!(!error.message.contains("hush"), "{error}");
         }

@@ -28,7 +28,8 @@ fn verdict(error: &Driver) -> (Fault, String) {
     match error {
         Driver::Database(told) => {
             let code = told.code().unwrap_or_default();
-            let (fault, what) = by_code(&code);
+            let pooler = (code == "08P01").then(|| by_pooler(told.message())).flatten();
+            let (fault, what) = pooler.unwrap_or_else(|| by_code(&code));
             (fault, format!("{what} (SQLSTATE {code})"))
         }
         Driver::PoolTimedOut => (
@@ -44,9 +45,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, NO_TLS.into()),
         Driver::Io(io) if io.kind() == io::ErrorKind::NotFound => (
             Temporary,
-            "a file that the address names is not there: sslrootcert, sslcert, sslkey, or the \
-             socket of a server that does not run"
-                .into(),
+            "the socket that the address names is not there; check that the server runs".into(),
         ),
         Driver::Io(io) if io.kind() == io::ErrorKind::TimedOut => {
             (Temporary, "the server did not answer in time".into())
@@ -66,6 +65,16 @@ fn verdict(error: &Driver) -> (Fault, String) {
         }
         _ => (Permanent, "the answer was not understood".into()),
     }
+}
+
+/// What pgbouncer refuses by itself has one code for all, at least before 1.21; its text is never
+/// translated.
+fn by_pooler(message: &str) -> Option<(Fault, &'static str)> {
+    let begins = |starts: &[&str]| starts.iter().any(|start| message.starts_with(start));
+    if begins(&["password authentication failed", "SASL authentication failed", "no such user"]) {
+        return Some(by_code("28P01"));
+    }
+    begins(&["no such database"]).then(|| by_code("3D000"))
 }
 
 fn by_code(code: &str) -> (Fault, &'static str) {
@@ -118,6 +127,16 @@ fn by_code(code: &str) -> (Fault, &'static str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_pooler_refuses_is_told_from_a_broken_connection() {
+        for message in ["SASL authentication failed", "no such user", "no such database: x"] {
+            assert_eq!(by_pooler(message).map(|told| told.0), Some(Fault::Permanent), "{message}");
+        }
+        for message in ["server login has been failing", "pgbouncer cannot connect to server"] {
+            assert_eq!(by_pooler(message), None, "{message}");
+        }
+    }
 
     #[test]
     fn what_passes_by_itself_is_temporary() {

@@ -68,6 +68,10 @@ const PARAMETERS: [&str; 19] = [
     "options[search_path]",
 ];
 
+/// Those of them that name a file.
+const FILES: [&str; 7] =
+    ["sslrootcert", "ssl-root-cert", "ssl-ca", "sslcert", "ssl-cert", "sslkey", "ssl-key"];
+
 /// What an address says, with our defaults.
 ///
 /// # Errors
@@ -81,6 +85,7 @@ pub fn options(address: &str, settings: &Settings) -> Result<PgConnectOptions> {
             None,
         ));
     }
+    crate::error::check_files(&url, &FILES)?;
     let options = PgConnectOptions::from_str(address).map_err(explain)?;
     // pgbouncer refuses this parameter at the start, and no float is ever read.
     let options = options.extra_float_digits(None);

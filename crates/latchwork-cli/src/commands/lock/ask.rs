@@ -5,7 +5,10 @@ use std::convert::Infallible;
 use std::io::Write as _;
 use std::time::Duration;
 
-use latchwork::lock::{Capability, Error, ErrorKind, Guard, Locks};
+use latchwork::lock::{
+    Capability, Clock as _, ConnectOptions, Error, ErrorKind, Guard, Locks, Moment, SystemClock,
+    Wait,
+};
 use serde_json::json;
 
 use super::Lock;
@@ -15,7 +18,44 @@ use crate::voice::Voice;
 use crate::{show, span};
 
 impl Lock {
-    pub(super) async fn acquire(&self, locks: &Locks, voice: Voice) -> Result<Guard, Failure> {
+    /// Connects to the backend, within the time to wait. Without one there is a single try.
+    ///
+    /// Cancel safe: nothing but the connection is lost.
+    pub(super) async fn connect(&self, voice: Voice, companion: u32) -> Result<Locks, Failure> {
+        let options = match self.patience() {
+            Wait::No => ConnectOptions::default(),
+            Wait::For(span) => ConnectOptions::default().connect_timeout(span),
+            Wait::Forever => ConnectOptions::default().connect_timeout(Duration::MAX),
+        };
+        let opened = self.place.open_with(Some(companion), &options);
+        if !voice.is_watched() {
+            return opened.await;
+        }
+        let shown = Shown::default();
+        let started = SystemClock.now();
+        tokio::select! {
+            opened = opened => opened,
+            never = self.show_wait(started, &shown, || async { "the lock backend to answer".into() }) => match never {},
+        }
+    }
+
+    fn patience(&self) -> Wait {
+        if self.wait_forever {
+            Wait::Forever
+        } else if self.no_wait || self.wait.is_zero() {
+            Wait::No
+        } else {
+            Wait::For(self.wait)
+        }
+    }
+
+    /// Asks for the lock. The time to wait began at `started`.
+    pub(super) async fn acquire(
+        &self,
+        locks: &Locks,
+        voice: Voice,
+        started: Moment,
+    ) -> Result<Guard, Failure> {
         let shared = locks.capabilities().has(Capability::CrossProcess);
         if !shared {
             voice.note(
@@ -27,14 +67,14 @@ impl Lock {
             );
         }
         let default_note = self.default_note();
-        let mut request =
-            locks.lock(&self.key).ttl(self.ttl).note(self.note.as_deref().unwrap_or(&default_note));
-        request = if self.wait_forever {
-            request.wait_forever()
-        } else if self.no_wait || self.wait.is_zero() {
-            request
-        } else {
-            request.wait(self.wait)
+        let mut request = locks
+            .lock(self.key.as_str())
+            .ttl(self.ttl)
+            .note(self.note.as_deref().unwrap_or(&default_note));
+        request = match self.patience() {
+            Wait::No => request,
+            Wait::For(span) => request.wait(started.after(span).since(locks.clock().now())),
+            Wait::Forever => request.wait_forever(),
         };
         if self.shared {
             request = request.shared();
@@ -49,51 +89,66 @@ impl Lock {
             let shown = Shown::default();
             tokio::select! {
                 got = request.acquire() => got,
-                never = self.show_wait(locks, &shown) => match never {},
+                never = self.show_wait(started, &shown, || self.awaited(locks)) => match never {},
             }
         } else {
             request.acquire().await
         };
         match got {
             Ok(guard) => Ok(guard),
-            Err(error) => Err(self.not_granted(locks, error).await),
+            Err(error) => Err(self.not_granted(locks, error, started).await),
         }
     }
 
-    /// Who is waited for and for how long, until the wait is over.
-    async fn show_wait(&self, locks: &Locks, shown: &Shown) -> Infallible {
+    /// What is waited for and for how long, until the wait is over.
+    async fn show_wait<F: Future<Output = String>>(
+        &self,
+        started: Moment,
+        shown: &Shown,
+        awaited: impl Fn() -> F,
+    ) -> Infallible {
         const TICK: Duration = Duration::from_secs(1);
-        let clock = locks.clock();
-        let started = clock.now();
         loop {
             tokio::time::sleep(TICK).await;
-            let holder = match locks.inspect(&self.key).await {
-                Ok(found) => found.holders.first().map(show::sentence),
-                Err(_) => None,
+            let awaited = awaited().await;
+            let bound = match self.patience() {
+                Wait::For(span) => format!(" of {}", span::show(span)),
+                Wait::No | Wait::Forever => String::new(),
             };
-            let holder = holder.map_or(String::new(), |holder| format!(", held by {holder}"));
-            let bound = if self.wait_forever {
-                String::new()
-            } else {
-                format!(" of {}", span::show(self.wait))
-            };
-            let line = format!(
-                "latchwork: waiting {}{bound} for {:?}{holder}",
-                span::show(Duration::from_secs(clock.now().since(started).as_secs())),
-                self.key,
-            );
-            shown.replace(&line);
+            let waited = Duration::from_secs(SystemClock.now().since(started).as_secs());
+            shown.replace(&format!(
+                "latchwork: waiting {}{bound} for {awaited}",
+                span::show(waited)
+            ));
         }
+    }
+
+    /// The key and who holds it.
+    async fn awaited(&self, locks: &Locks) -> String {
+        let holder = match locks.inspect(self.key.as_str()).await {
+            Ok(found) => found.holders.first().map(show::sentence),
+            Err(_) => None,
+        };
+        let holder = holder.map_or(String::new(), |holder| format!(", held by {holder}"));
+        format!("{:?}{holder}", self.key.as_str())
     }
 
     /// Taken is told with all that helps; the rest speaks for itself.
-    async fn not_granted(&self, locks: &Locks, error: Error) -> Failure {
-        let ErrorKind::LockAcquisition { waited, holder, .. } = error.kind() else {
+    async fn not_granted(&self, locks: &Locks, error: Error, started: Moment) -> Failure {
+        let ErrorKind::LockAcquisition { holder, .. } = error.kind() else {
             return Failure::from(error).with("key", self.key.as_str());
+        };
+        let waited = match self.patience() {
+            Wait::No => Duration::ZERO,
+            Wait::For(_) | Wait::Forever => locks.clock().now().since(started),
         };
         let holders = match holder {
             Some(holder) => vec![(**holder).clone()],
-            None => locks.inspect(&self.key).await.map(|found| found.holders).unwrap_or_default(),
+            None => locks
+                .inspect(self.key.as_str())
+                .await
+                .map(|found| found.holders)
+                .unwrap_or_default(),
         };
         let held = match holders.first() {
             Some(holder) => format!(" by {}", show::sentence(holder)),
@@ -102,9 +157,9 @@ impl Lock {
         let patience = if waited.is_zero() {
             "--no-wait was asked for".to_owned()
         } else {
-            format!("waited {}", span::show(*waited))
+            format!("waited {}", span::show(waited))
         };
-        let message = format!("{:?} is taken{held}; {patience}", self.key);
+        let message = format!("{:?} is taken{held}; {patience}", self.key.as_str());
         let mut failure = Failure::new(Exit::Taken, error.code(), message);
         failure.hint = Some(self.show_command());
         failure
@@ -114,9 +169,9 @@ impl Lock {
     }
 
     fn show_command(&self) -> String {
-        let key = quoted(&self.key);
-        let end = if key.starts_with('-') { " --" } else { "" };
-        format!("see `latchwork locks show{}{end} {key}`", self.place.option())
+        let key = quoted(self.key.as_str());
+        let option = if self.key.as_str().starts_with('-') { "--key=" } else { "" };
+        format!("see `latchwork locks show {option}{key}{}`", self.place.option())
     }
 }
 

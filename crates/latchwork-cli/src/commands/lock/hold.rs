@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use latchwork::lock::{self, Guard, Locks, Moment};
+use latchwork::lock::{self, Clock as _, Guard, Locks, Moment, SystemClock};
 use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 
@@ -26,12 +26,13 @@ impl Lock {
         keeper: &mut Keeper,
     ) -> Result<Run, Failure> {
         let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
+        let started = SystemClock.now();
         let locks = tokio::select! {
-            opened = self.place.open_with(Some(keeper.pid())) => opened?,
+            opened = self.connect(voice, keeper.pid()) => opened?,
             signal = signals.next_request() => return Ok(Run::DieOf(signal)),
         };
         let asked = tokio::select! {
-            got = self.acquire(&locks, voice) => got.map(Ok),
+            got = self.acquire(&locks, voice, started) => got.map(Ok),
             // Dropping the question leaves the queue.
             signal = signals.next_request() => Ok(Err(signal)),
         };
@@ -56,8 +57,10 @@ impl Lock {
     ) -> Result<Run, Failure> {
         let clock = locks.clock().clone();
         let until = if self.no_renew { Moment::NEVER } else { clock.now().after(self.max_hold) };
-        let env =
-            [("LATCHWORK_KEY", self.key.clone()), ("LATCHWORK_FENCE", guard.fence().to_string())];
+        let env = [
+            ("LATCHWORK_KEY", self.key.as_str().to_owned()),
+            ("LATCHWORK_FENCE", guard.fence().to_string()),
+        ];
         keeper.ready().map_err(cannot("reach the keeper process"))?;
         if !guard.is_held() {
             return Err(self.lost_before_start(guard.fence()));

@@ -13,7 +13,7 @@ impl Lock {
     /// Said once, when the command is stopped. The exit code comes with the end, but whoever reads
     /// along should know it now.
     pub(super) fn stopped(&self, reason: Reason, held: &Held) -> Failure {
-        let lease = format!("the lease on {:?} (fence {})", self.key, held.fence());
+        let lease = format!("the lease on {:?} (fence {})", self.key.as_str(), held.fence());
         let stopping =
             format!("stopping the command (TERM, and KILL in {})", { span::show(grace(self.ttl)) });
         let (code, message) = match reason {
@@ -39,7 +39,7 @@ impl Lock {
                 "max_hold",
                 format!(
                     "{:?} was held for {}, which is --max-hold: {stopping}",
-                    self.key,
+                    self.key.as_str(),
                     span::show(self.max_hold)
                 ),
             ),
@@ -57,7 +57,7 @@ impl Lock {
     pub(super) fn lost_before_start(&self, fence: Fence) -> Failure {
         let message = format!(
             "the lease on {:?} (fence {fence}) ended before the command could be started",
-            self.key
+            self.key.as_str()
         );
         Failure::new(Exit::Lost, "lock_lost", message)
             .with("key", self.key.as_str())
@@ -69,7 +69,7 @@ impl Lock {
         let message = format!(
             "the lease on {:?} (fence {fence}) ended before the command did: \
              somebody else may have been in; check what was done",
-            self.key
+            self.key.as_str()
         );
         Failure::new(Exit::Lost, "lock_lost", message)
             .with("key", self.key.as_str())
@@ -81,7 +81,7 @@ impl Lock {
             code,
             &format!(
                 "the lease on {:?} could not be released and ends by itself in {} at most: {why}",
-                self.key,
+                self.key.as_str(),
                 span::show(self.ttl)
             ),
         );

@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::json_line;
 use crate::exit::{Exit, Failure};
+use crate::key::KeyArg;
 use crate::place::Place;
 use crate::show;
 use crate::voice::out;
@@ -24,8 +25,8 @@ then only the fence keeps it out: see `latchwork lock --help`.";
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Break {
-    /// The key.
-    key: String,
+    #[command(flatten)]
+    key: KeyArg,
 
     /// Only the lease with this fence.
     #[arg(long, value_name = "N")]
@@ -61,13 +62,13 @@ impl Break {
         // What was seen is what is broken, not whoever came after.
         let mut broken = Vec::new();
         for holder in seen {
-            broken.extend(locks.break_lease(&self.key, holder.fence).await?);
+            broken.extend(locks.break_lease(self.key.as_str(), holder.fence).await?);
         }
         self.report(&broken)
     }
 
     async fn seen(&self, locks: &Locks) -> Result<Vec<Holder>, Failure> {
-        let mut holders = locks.inspect(&self.key).await?.holders;
+        let mut holders = locks.inspect(self.key.as_str()).await?.holders;
         if let Some(fence) = self.fence {
             holders.retain(|holder| holder.fence == Fence::new(fence));
         }
@@ -79,12 +80,12 @@ impl Break {
             return Err(Failure::new(
                 Exit::Usage,
                 "not_confirmed",
-                format!("breaking {:?} must be confirmed: add --yes", self.key),
+                format!("breaking {:?} must be confirmed: add --yes", self.key.as_str()),
             ));
         }
         let mut question = String::new();
         for holder in seen {
-            question += &format!("{:?} is held by {}\n", self.key, show::sentence(holder));
+            question += &format!("{:?} is held by {}\n", self.key.as_str(), show::sentence(holder));
         }
         let mut stderr = std::io::stderr().lock();
         let _ = write!(stderr, "{question}End it? Its work may be half done. [y/N] ")
@@ -96,18 +97,23 @@ impl Break {
 
     fn report(&self, holders: &[Holder]) -> Result<(), Failure> {
         if self.json {
-            let done = json!({ "key": self.key, "broken": holders, "dry_run": self.dry_run });
+            let done =
+                json!({ "key": self.key.as_str(), "broken": holders, "dry_run": self.dry_run });
             out(&json_line(&done)?);
             return Ok(());
         }
         let mut text = String::new();
         for holder in holders {
             let verb = if self.dry_run { "would break" } else { "broke" };
-            text += &format!("{verb} the lease on {:?} of {}\n", self.key, show::sentence(holder));
+            text += &format!(
+                "{verb} the lease on {:?} of {}\n",
+                self.key.as_str(),
+                show::sentence(holder)
+            );
         }
         if holders.is_empty() {
             let which = self.fence.map(|fence| format!(" with fence {fence}")).unwrap_or_default();
-            text = format!("nobody holds {:?}{which}: nothing was broken\n", self.key);
+            text = format!("nobody holds {:?}{which}: nothing was broken\n", self.key.as_str());
         }
         out(&text);
         Ok(())

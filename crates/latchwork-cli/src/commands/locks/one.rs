@@ -4,6 +4,7 @@ use clap::Args;
 
 use super::json_line;
 use crate::exit::Failure;
+use crate::key::KeyArg;
 use crate::place::Place;
 use crate::show;
 use crate::voice::out;
@@ -17,8 +18,8 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Show {
-    /// The key.
-    key: String,
+    #[command(flatten)]
+    key: KeyArg,
 
     #[command(flatten)]
     place: Place,
@@ -31,7 +32,7 @@ pub(crate) struct Show {
 impl Show {
     pub(super) async fn run(&self) -> Result<(), Failure> {
         let locks = self.place.open().await?;
-        let found = locks.inspect(&self.key).await?;
+        let found = locks.inspect(self.key.as_str()).await?;
         out(&if self.json { json_line(&found)? } else { show::story(&found) });
         Ok(())
     }

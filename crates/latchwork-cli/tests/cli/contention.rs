@@ -1,0 +1,69 @@
+//! Many runs want one key at once, on every backend: all get it in their turn, one at a time.
+
+use std::fs;
+
+use crate::support::{Place, Running, assert_code, latchwork, server, unique_key};
+
+/// How many runs compete in a round.
+const RUNS: usize = 12;
+const ROUNDS: usize = 15;
+
+/// Reads the count, adds one, and writes it back: two at a time lose one.
+const COUNT: &str = r#"read n < "$D/count"; echo $((n + 1)) > "$D/count""#;
+
+fn all_get_their_turn(place: &Place, at: &str) {
+    let key = unique_key("contention");
+    fs::write(place.path("count"), "0\n").expect("written");
+    for round in 1..=ROUNDS {
+        let start = |_| {
+            let mut command = latchwork();
+            command.args(["lock", &key, "--at", at, "--wait", "60s", "--", "sh", "-c", COUNT]);
+            command.env("D", place.path("")).stderr(std::process::Stdio::piped());
+            Running::start(&mut command)
+        };
+        let runs: Vec<_> = (0..RUNS).map(start).collect();
+        for run in runs {
+            assert_code(&run.output(), 0);
+        }
+        assert_eq!(place.line("count"), (round * RUNS).to_string(), "in round {round}");
+    }
+}
+
+fn all_get_their_turn_on(variable: &str) {
+    if let Some(at) = server(variable) {
+        all_get_their_turn(&Place::new(), &at);
+    }
+}
+
+#[test]
+fn all_get_their_turn_on_files() {
+    let place = Place::new();
+    all_get_their_turn(&place, &place.at());
+}
+
+#[test]
+fn all_get_their_turn_on_sqlite() {
+    let place = Place::new();
+    let at = format!("sqlite://{}", place.path("locks.db").display());
+    all_get_their_turn(&place, &at);
+}
+
+#[test]
+fn all_get_their_turn_on_postgres() {
+    all_get_their_turn_on("LATCHWORK_TEST_POSTGRES");
+}
+
+#[test]
+fn all_get_their_turn_on_pgbouncer() {
+    all_get_their_turn_on("LATCHWORK_TEST_PGBOUNCER");
+}
+
+#[test]
+fn all_get_their_turn_on_mariadb() {
+    all_get_their_turn_on("LATCHWORK_TEST_MARIADB");
+}
+
+#[test]
+fn all_get_their_turn_on_etcd() {
+    all_get_their_turn_on("LATCHWORK_TEST_ETCD");
+}
