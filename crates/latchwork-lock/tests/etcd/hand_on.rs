@@ -4,13 +4,15 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use latchwork_lock::Locks;
+use chrono::{DateTime, Utc};
+use latchwork_lock::{Clock, EtcdLockProvider, Locks, Moment, Sleep, SystemClock};
 
 use crate::cluster::Cluster;
-use crate::support::{Child, connect, eventually, millis, secs, waiter, waiting};
+use crate::support::{self, Child, connect, eventually, millis, secs, waiter, waiting};
 use crate::trips::{counts, during};
 
 pub(crate) async fn a_release_begins_the_next_lease() {
@@ -64,6 +66,82 @@ pub(crate) async fn a_waiter_of_another_process_comes_in_its_turn() {
     let last = last.await.expect("its turn");
     assert!(last.fence().get() > theirs);
     last.release().await.expect("held");
+}
+
+/// The machine's clock, in a process that is stopped right after it has looked at it.
+struct Pausing {
+    /// How many looks from now; zero never.
+    at: AtomicUsize,
+}
+
+/// Of a ttl of two seconds: longer than it takes until trust that counts from its end outlives the
+/// server's lease, shorter than what is left of that lease.
+const PAUSE: Duration = Duration::from_millis(1_900);
+
+impl Clock for Pausing {
+    fn now(&self) -> Moment {
+        let now = SystemClock.now();
+        // What the provider's own thread does would be counted in no order.
+        let name = std::thread::current().name().map(str::to_owned);
+        if !name.is_some_and(|name| name.starts_with("latchwork")) {
+            let counted =
+                self.at.fetch_update(Ordering::AcqRel, Ordering::Acquire, |at| at.checked_sub(1));
+            if counted == Ok(1) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        now
+    }
+
+    fn wall(&self) -> DateTime<Utc> {
+        SystemClock.wall()
+    }
+
+    fn sleep_until(&self, until: Moment) -> Sleep {
+        SystemClock.sleep_until(until)
+    }
+}
+
+/// A release hands the key on while its process is stopped after each of its looks at the clock in
+/// turn: when the server gives the key to another process, the one it was handed to knows its loss.
+pub(crate) async fn a_process_that_pauses_does_not_trust_too_long() {
+    let cluster = Cluster::start(1).await;
+    let paused_at = |look: usize| {
+        let address = cluster.address(0);
+        // On a runtime of its own, since it is stopped.
+        std::thread::spawn(move || support::block_on(pause_at(look, &address)))
+    };
+    let all: Vec<_> = (1..=6).map(paused_at).collect();
+    for (look, paused) in all.into_iter().enumerate() {
+        let ended = tokio::task::spawn_blocking(move || paused.join()).await.expect("it ran");
+        assert!(ended.is_ok(), "stopped after look {}", look + 1);
+    }
+}
+
+async fn pause_at(look: usize, address: &str) {
+    let clock = Arc::new(Pausing { at: AtomicUsize::new(0) });
+    let provider = EtcdLockProvider::connect_with_clock(address, clock.clone()).await;
+    let locks = Locks::new(provider.expect("it is there"));
+    let ask = |locks: &Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.lock("key").ttl(secs(2)).wait(secs(60)).acquire().await })
+    };
+    let began = SystemClock.now();
+    let guard = ask(&locks).await.expect("it ran").expect("free");
+    let next = ask(&locks);
+    waiting(&locks, "key", 1).await;
+    let elsewhere = ask(&connect(address).await);
+    waiting(&locks, "key", 2).await;
+    // Late in the time for which the server's lease of the first serves for others, too.
+    SystemClock.sleep_until(began.after(millis(700))).await;
+    clock.at.store(look, Ordering::Release);
+    let _ = guard.release().await; // a slow machine may have lost it meanwhile
+    clock.at.store(0, Ordering::Release);
+    let next = next.await.expect("it ran").expect("its turn");
+    let elsewhere = elsewhere.await.expect("it ran").expect("its turn");
+    // One that was stopped before it took up what it was handed stands in line again.
+    let first = if next.fence() < elsewhere.fence() { next } else { elsewhere };
+    assert!(!first.is_held(), "two at once");
 }
 
 /// Remembers that it was woken, and does nothing.

@@ -67,6 +67,7 @@ fn main() {
         hand_on:
             a_release_begins_the_next_lease,
             a_waiter_of_another_process_comes_in_its_turn,
+            a_process_that_pauses_does_not_trust_too_long,
             what_a_sleeper_was_handed_goes_back,
             waiters_that_go_leave_nothing,
             the_end_of_a_runtime_leaves_nothing;

@@ -1,5 +1,6 @@
 //! From an address to a provider.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
@@ -13,7 +14,7 @@ use super::record::Names;
 use super::store::Store;
 use super::watcher;
 use crate::key::has_control;
-use crate::{Error, Result};
+use crate::{Clock, Error, Result, SystemClock};
 
 const OPENING: &str = "connecting";
 
@@ -31,10 +32,10 @@ pub(super) struct Address {
 }
 
 /// Opens what `etcd://…` names.
-pub(super) async fn connect(address: &str) -> Result<EtcdLockProvider> {
+pub(super) async fn connect(address: &str, clock: Arc<dyn Clock>) -> Result<EtcdLockProvider> {
     let mut address = Address::parse(address)?;
     let names = Names::new(&std::mem::take(&mut address.root));
-    open(Link::own(address), names).await
+    open(Link::own(address), names, clock).await
 }
 
 /// Uses a client that the caller has made.
@@ -42,13 +43,13 @@ pub(super) async fn from_client(client: Client, root: &str) -> Result<EtcdLockPr
     if has_control(root) {
         return Err(Error::invalid_argument("prefix", "it has control characters"));
     }
-    open(Link::given(client), Names::new(root)).await
+    open(Link::given(client), Names::new(root), SystemClock::shared()).await
 }
 
-async fn open(link: Link, names: Names) -> Result<EtcdLockProvider> {
+async fn open(link: Link, names: Names, clock: Arc<dyn Clock>) -> Result<EtcdLockProvider> {
     watcher::run(OPENING, async move {
         link.check(OPENING).await?;
-        Ok(EtcdLockProvider::of(Store::new(link, names)))
+        Ok(EtcdLockProvider::of(Store::new(link, names, clock)))
     })
     .await
 }

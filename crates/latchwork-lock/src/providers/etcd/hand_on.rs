@@ -16,6 +16,7 @@ use super::batch::Way;
 use super::call::Coming;
 use super::compare::{exists, is};
 use super::error::{self, Wrong};
+use super::lease::Lasting;
 use super::record::{self, Part};
 use super::release::CutShort;
 use super::ride::Rider;
@@ -128,7 +129,8 @@ impl Store {
         next: Coming,
     ) -> Result<Option<bool>, Wrong> {
         let party = next.party().clone();
-        let Ok(lease) = self.leases.lasting(during, party.ttl).await else { return Ok(None) };
+        let Ok(lasting) = self.leases.lasting(during, party.ttl).await else { return Ok(None) };
+        let Lasting { lease, judged_at } = lasting;
         let name = |part, id| self.names.entry(key.as_str(), part, Mode::Exclusive, id);
         let (own, ticket) = (name(Part::Hold, id), name(Part::Wait, party.id));
         let end = TxnOp::delete(own.clone(), None);
@@ -142,8 +144,6 @@ impl Store {
             .when([exists(own), is(ticket, next.created)])
             .and_then(both.chain(rider.as_ref().map(Rider::operation)).collect::<Vec<_>>())
             .or_else([end]);
-        // The ttl begins with the transaction, which is sent after this moment.
-        let trusted_from = Some(self.clock.now());
         let cut_short = CutShort::new(self, &party, next.wanted());
         let asked =
             self.link.ask(during, move |member| async move { member.kv.clone().txn(txn).await });
@@ -163,7 +163,7 @@ impl Store {
                 let grant = Grant {
                     previous_fence: fence,
                     waited: true,
-                    trusted_from,
+                    trusted_from: Some(judged_at),
                     ..Grant::first(begun)
                 };
                 if !next.arrived(grant, self.clock.now())

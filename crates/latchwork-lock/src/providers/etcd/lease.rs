@@ -70,6 +70,16 @@ impl Drop for Lease {
     }
 }
 
+/// A lease that was found to last for a whole ttl, and when.
+///
+/// Its time already runs, so whoever hangs an entry on it trusts that entry from
+/// [`judged_at`](Self::judged_at), never from a moment that is read later: this process may be
+/// stopped in between, and the server's lease is not.
+pub(super) struct Lasting {
+    pub(super) lease: Arc<Lease>,
+    pub(super) judged_at: Moment,
+}
+
 type Making = Shared<BoxFuture<'static, Result<Arc<Lease>, Refusal>>>;
 
 /// Why there is no lease, for all who wait for it.
@@ -124,12 +134,13 @@ impl Leases {
     }
 
     /// A lease on which an entry that is made now lasts its ttl.
-    pub(super) async fn lasting(&self, during: &'static str, ttl: Duration) -> Result<Arc<Lease>> {
+    pub(super) async fn lasting(&self, during: &'static str, ttl: Duration) -> Result<Lasting> {
         // A longer one where the server took so long to grant it that it no longer serves.
         for extra in 1..=3 {
             let lease = self.of_length(during, whole_seconds(ttl) + extra).await?;
-            if lease.serves(ttl, self.clock.now()) {
-                return Ok(lease);
+            let judged_at = self.clock.now();
+            if lease.serves(ttl, judged_at) {
+                return Ok(Lasting { lease, judged_at });
             }
         }
         Err(Error::unavailable(NAME, during, "the server takes seconds to answer", None))

@@ -13,7 +13,7 @@ use super::{config, record, wait, watcher};
 use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Page, PageRequest, Proof, Result, Token,
+    Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
 };
 
 /// Locks between machines, in an etcd cluster (3.4 or newer); clones share them.
@@ -54,7 +54,16 @@ impl EtcdLockProvider {
     /// wrong certificates, no etcd, too old), [`Unavailable`](crate::ErrorKind::Unavailable) when
     /// nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address).await
+        config::connect(address, SystemClock::shared()).await
+    }
+
+    /// The same on another clock, for tests of what a slow process does. The server's own clock
+    /// decides when leases end, so this one must run at the same pace.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn connect_with_clock(address: &str, clock: Arc<dyn Clock>) -> Result<Self> {
+        config::connect(address, clock).await
     }
 
     /// Uses the caller's own client, and puts `prefix` before the names of all entries.

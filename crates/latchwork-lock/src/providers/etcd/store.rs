@@ -13,13 +13,13 @@ use super::batch::Way;
 use super::compare::{exists, is, none, only};
 use super::connection::Link;
 use super::error::{self, Wrong};
-use super::lease::Leases;
+use super::lease::{Lasting, Leases};
 use super::presence::Presence;
 use super::record::{self, About, Entry, Names, Part, State};
 use super::release::Releases;
 use super::watch::Desk;
 use crate::rules::Id;
-use crate::{Clock, Error, Fence, Grant, Key, Mode, Owner, Result, SystemClock};
+use crate::{Clock, Error, Grant, Key, Mode, Owner, Result};
 
 /// How often an edit is tried when leases vanish or others are quicker.
 const TRIES: usize = 8;
@@ -46,15 +46,15 @@ pub(super) struct Party {
     pub(super) ttl: Duration,
 }
 
-/// What an attempt to enter came to: the fence, or what stands in the way.
+/// What an attempt to enter came to: the lease, or what stands in the way.
 pub(super) enum Entered {
-    Granted(Fence),
+    Granted(Grant),
     Not(State),
 }
 
 impl Store {
-    pub(super) fn new(link: Link, names: Names) -> Self {
-        let (link, clock) = (Arc::new(link), SystemClock::shared());
+    pub(super) fn new(link: Link, names: Names, clock: Arc<dyn Clock>) -> Self {
+        let link = Arc::new(link);
         Store {
             leases: Leases::new(link.clone(), clock.clone()),
             presence: Presence::new(link.clone(), clock.clone()),
@@ -179,7 +179,7 @@ impl Store {
         let name = self.names.entry(key, Part::Hold, party.mode, party.id);
         let value = self.about(party).text();
         for _ in 0..TRIES {
-            let lease = self.leases.lasting(during, party.ttl).await?;
+            let Lasting { lease, judged_at } = self.leases.lasting(during, party.ttl).await?;
             let mut then = gone.clone();
             let hangs_on = PutOptions::new().with_lease(lease.id);
             then.push(TxnOp::put(name.clone(), value.clone(), Some(hangs_on)));
@@ -199,7 +199,8 @@ impl Store {
                     if answer.succeeded() {
                         let fence = record::fence_of(revision);
                         self.leases.hold(party.id, party.mode, Some(fence), lease);
-                        return Ok(Entered::Granted(fence));
+                        let trusted_from = Some(judged_at);
+                        return Ok(Entered::Granted(Grant { trusted_from, ..Grant::first(fence) }));
                     }
                     let seen = self.state(&answer, revision);
                     if twice && let Some(own) = seen.find(Part::Hold, party.id) {
@@ -259,7 +260,8 @@ impl Store {
     ) -> Result<bool> {
         let (known, fence) = self.leases.held(id).map_or((None, None), |(m, f)| (Some(m), f));
         for _ in 0..TRIES {
-            let lease = self.leases.lasting(during, ttl).await?;
+            // The caller trusts from before it asked, and so from before this choice.
+            let Lasting { lease, .. } = self.leases.lasting(during, ttl).await?;
             let put = |mode| {
                 let name = self.names.entry(key.as_str(), Part::Hold, mode, id);
                 let same_words = PutOptions::new().with_lease(lease.id).with_ignore_value();
@@ -339,11 +341,11 @@ impl Store {
             let name = self.names.entry(key.as_str(), Part::Hold, entry.mode, old);
             let free = vec![is(name.clone(), entry.created)];
             let entered = self.enter(during, &party, free, vec![TxnOp::delete(name, None)]).await?;
-            if let Entered::Granted(fence) = entered {
+            if let Entered::Granted(grant) = entered {
                 drop(self.leases.let_go(old));
                 // Of readers nobody knows who was the last before.
                 let previous_fence = (entry.mode == Mode::Exclusive).then(|| entry.fence());
-                return Ok(Some(Grant { previous_fence, ..Grant::first(fence) }));
+                return Ok(Some(Grant { previous_fence, ..grant }));
             }
         }
         Err(busy(during))

@@ -68,17 +68,10 @@ pub(super) async fn acquire(
         answer = match seat.next(&**clock, deadline).await {
             Next::Holds(grant) => Ok(Answer::Granted(grant)),
             Next::Claims { created, previous } => {
-                // The ttl begins with the claim, which is sent after this moment.
-                let trusted_from = Some(clock.now());
-                let grant = Grant {
-                    previous_fence: previous.map(record::fence_of),
-                    waited: true,
-                    trusted_from,
-                    ..Grant::PENDING
-                };
+                let previous_fence = previous.map(record::fence_of);
                 asking
                     .step(async move |store, party| {
-                        claim(&store, &party, seat, created, grant).await
+                        claim(&store, &party, seat, created, previous_fence).await
                     })
                     .await
             }
@@ -120,7 +113,7 @@ impl Asking<'_> {
             }
             let took = self.job(async move |store, party| store.take(DURING, &party, waits).await);
             match watcher::run_along(DURING, took).await? {
-                Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
+                Entered::Granted(grant) => return Ok(Answer::Granted(grant)),
                 Entered::Not(state) => seen = Some(state),
             }
         }
@@ -193,7 +186,7 @@ async fn begin(
         let seen = match seen.take() {
             Some(seen) => seen,
             None => match store.take(DURING, party, waits).await? {
-                Entered::Granted(fence) => return Ok(Answer::Granted(Grant::first(fence))),
+                Entered::Granted(grant) => return Ok(Answer::Granted(grant)),
                 Entered::Not(seen) => seen,
             },
         };
@@ -210,8 +203,8 @@ async fn begin(
                 return stand(store, party, wanted).await;
             }
             // Whoever asks a last time may be next.
-            if let Some(fence) = claim_at_once(store, party).await? {
-                return Ok(Answer::Granted(Grant { waited: true, ..Grant::first(fence) }));
+            if let Some(grant) = claim_at_once(store, party).await? {
+                return Ok(Answer::Granted(Grant { waited: true, ..grant }));
             }
             return leave(store, party).await;
         }
@@ -230,11 +223,11 @@ async fn begin(
                 None => None,
             };
             match entered {
-                Some(Entered::Granted(fence)) => {
+                Some(Entered::Granted(grant)) => {
                     // Of readers nobody knows who was the last before.
                     let writer = own.filter(|old| old.mode == Mode::Exclusive);
                     let previous_fence = writer.map(|old| old.fence());
-                    return Ok(Answer::Granted(Grant { previous_fence, ..Grant::first(fence) }));
+                    return Ok(Answer::Granted(Grant { previous_fence, ..grant }));
                 }
                 Some(Entered::Not(_)) => continue, // others were quicker
                 None => {}
@@ -256,7 +249,7 @@ fn admits(seen: &State, mode: Mode) -> bool {
     }
 }
 
-async fn claim_at_once(store: &Arc<Store>, party: &Party) -> Result<Option<Fence>> {
+async fn claim_at_once(store: &Arc<Store>, party: &Party) -> Result<Option<Grant>> {
     let seen = store.peek(DURING, &party.key).await?;
     let Some(created) = seen.find(Part::Wait, party.id).map(|ticket| ticket.created) else {
         return Ok(None);
@@ -270,7 +263,7 @@ async fn claim_at_once(store: &Arc<Store>, party: &Party) -> Result<Option<Fence
         return Ok(None);
     }
     match store.claim(DURING, party, created).await? {
-        Entered::Granted(fence) => Ok(Some(fence)),
+        Entered::Granted(grant) => Ok(Some(grant)),
         Entered::Not(_) => Ok(None),
     }
 }
@@ -312,14 +305,14 @@ async fn claim(
     party: &Party,
     seat: Seat,
     created: i64,
-    grant: Grant,
+    previous_fence: Option<Fence>,
 ) -> Result<Answer> {
     match store.claim(DURING, party, created).await? {
-        Entered::Granted(fence) => {
+        Entered::Granted(grant) => {
             if party.mode == Mode::Exclusive {
                 store.desk.served(&party.key, created);
             }
-            Ok(Answer::Granted(Grant { fence, ..grant }))
+            Ok(Answer::Granted(Grant { previous_fence, waited: true, ..grant }))
         }
         Entered::Not(seen) => {
             if let Some(own) = seen.find(Part::Hold, party.id) {
