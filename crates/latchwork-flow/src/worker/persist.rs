@@ -119,7 +119,6 @@ impl<S: State> StateWorker<S> {
         if self.run.is_none() {
             return Ok(None);
         }
-        self.fresh = false;
         let events = self.events.max(self.context.events);
         self.change().events = events;
         let saved = match self.draft() {
