@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use latchwork_benches::{Contender, Goal, Scale, Table, race};
 use latchwork_flow::store::{
-    ContextDraft, ContextFilter, ContextPageRequest, ContextStore, Proof, RunClaim, View, Waiting,
+    ContextDraft, ContextFilter, ContextPageRequest, ContextStore, DueClaim, GiveBack, Proof,
+    RunClaim, View, Waiting,
 };
 use latchwork_flow::{SqliteContextStore, Status, TransitionId};
 use tempfile::TempDir;
@@ -83,12 +84,12 @@ impl<'a> Store<'a> {
         self.runtime.block_on(async {
             for _ in 0..operations {
                 let claim = RunClaim::new(HOUR);
-                let rows = self.store.claim_due(MACHINE, DUE, &claim).await;
+                let rows = self.store.claim_due(&DueClaim::new(MACHINE, DUE, &claim)).await;
                 let rows = rows.expect("it answers");
                 assert_eq!(rows.len(), DUE);
                 for row in rows {
                     let proof = Proof { id: row.head.id, token: claim.token };
-                    self.store.release(proof).await.expect("it answers");
+                    self.store.release(proof, &GiveBack::default()).await.expect("it answers");
                 }
             }
         });
@@ -96,7 +97,8 @@ impl<'a> Store<'a> {
 
     fn claim_for_good(&self) {
         let claim = RunClaim::new(HOUR);
-        let rows = self.runtime.block_on(self.store.claim_due(MACHINE, DUE, &claim));
+        let rows =
+            self.runtime.block_on(self.store.claim_due(&DueClaim::new(MACHINE, DUE, &claim)));
         assert_eq!(rows.expect("it answers").len(), DUE);
     }
 
@@ -115,7 +117,11 @@ impl<'a> Store<'a> {
         self.runtime.block_on(async {
             let claim = RunClaim::new(HOUR);
             for _ in 0..operations {
-                let rows = self.store.claim_due(MACHINE, 16, &claim).await.expect("it answers");
+                let rows = self
+                    .store
+                    .claim_due(&DueClaim::new(MACHINE, 16, &claim))
+                    .await
+                    .expect("it answers");
                 assert!(rows.is_empty());
                 black_box(self.store.next_due(MACHINE).await.expect("it answers"));
             }

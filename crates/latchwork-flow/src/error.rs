@@ -218,6 +218,18 @@ pub enum ErrorKind {
         /// The end of its run-lease.
         until: DateTime<Utc>,
     },
+    /// The context was tried too often without getting on, and is left alone.
+    #[error(
+        "the context {id} is quarantined after {attempts} attempts: find out why \
+         (`Contexts::show`), then release or cancel it"
+    )]
+    #[non_exhaustive]
+    ContextQuarantined {
+        /// The id.
+        id: TransitionId,
+        /// How often it was tried.
+        attempts: u32,
+    },
     /// The transition is over: nothing can be done with it any more.
     #[error("the transition {id} is {status}: there is nothing left to do with it")]
     #[non_exhaustive]
@@ -286,7 +298,7 @@ impl Error {
     /// Every code of this layer, with what it means and whether trying again may help. The
     /// documentation's table is made of it. Besides them, [`code`](Self::code) gives those of
     /// [`latchwork_lock::Error`].
-    pub const CODES: [(&'static str, &'static str, bool); 18] = [
+    pub const CODES: [(&'static str, &'static str, bool); 19] = [
         ("illegal_transition", "the transition table does not allow this move", false),
         ("invalid_table", "a transition table does not hold together", false),
         ("invalid_state", "the state has the wrong shape", false),
@@ -303,6 +315,7 @@ impl Error {
         ("context_exists", "a context of this id is already there", false),
         ("context_conflict", "the context was changed by another since it was read", false),
         ("context_busy", "another process is at this context", true),
+        ("context_quarantined", "the context was tried too often, and is left alone", false),
         ("transition_over", "the transition is over", false),
         ("pause_timed_out", "nothing woke the paused transition in time", false),
     ];
@@ -339,6 +352,7 @@ impl Error {
             ErrorKind::ContextExists { .. } => "context_exists",
             ErrorKind::ContextConflict { .. } => "context_conflict",
             ErrorKind::ContextBusy { .. } => "context_busy",
+            ErrorKind::ContextQuarantined { .. } => "context_quarantined",
             ErrorKind::TransitionOver { .. } => "transition_over",
             ErrorKind::PauseTimedOut { .. } => "pause_timed_out",
             ErrorKind::StoreUnavailable { .. } => "store_unavailable",

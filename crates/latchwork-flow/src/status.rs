@@ -25,11 +25,14 @@ pub enum Status {
     Skipped,
     /// Somebody called it off.
     Cancelled,
+    /// It was claimed too often without getting on, and is left alone until somebody
+    /// [releases](crate::Contexts::release_quarantined) or cancels it. Only listings say so.
+    Quarantined,
 }
 
 impl Status {
     /// All of them.
-    pub const ALL: [Status; 8] = [
+    pub const ALL: [Status; 9] = [
         Status::Pending,
         Status::Running,
         Status::Paused,
@@ -38,11 +41,12 @@ impl Status {
         Status::Failed,
         Status::Skipped,
         Status::Cancelled,
+        Status::Quarantined,
     ];
 
     /// Whether nothing more will happen.
     pub const fn is_over(self) -> bool {
-        !matches!(self, Status::Pending | Status::Running | Status::Paused)
+        !matches!(self, Status::Pending | Status::Running | Status::Paused | Status::Quarantined)
     }
 
     /// The word in the stored form, in listings and in a store's column.
@@ -56,6 +60,7 @@ impl Status {
             Status::Failed => "failed",
             Status::Skipped => "skipped",
             Status::Cancelled => "cancelled",
+            Status::Quarantined => "quarantined",
         }
     }
 

@@ -6,8 +6,8 @@
 //! factory and one call run every case. The rules:
 //!
 //! - **A store keeps rows; it does not decide.** Every change is: find the row of the id and lock it
-//!   against other writers, let [`StoredContext`] decide (`claim`, `save`, `heartbeat`, `release`,
-//!   `signal`, `cancel`, `wake`), write what it has become, all in one transaction. Where one
+//!   against other writers, let [`StoredContext`] decide (`claim`, `claim_due`, `save`, `heartbeat`,
+//!   `release`, `signal`, `cancel`, `wake`, `retry`, `release_quarantined`), write what it has become, all in one transaction. Where one
 //!   statement can say the same (`UPDATE … WHERE id = ? AND revision = ? AND run_token = ?`), it may,
 //!   and ask the row why only when nothing was changed.
 //! - **Your clock decides** about run-leases and what is due, never the caller's: `now` is read
@@ -22,13 +22,24 @@
 //!   paused contexts that are not due it takes no longer than with 1,000. `due_at` is computed by the
 //!   rules at each change and only has to be stored.
 //!
+//! # Attempts
+//!
+//! A claim counts as an attempt, since a process that dies can tell nothing afterwards. The count
+//! starts anew when an action completes, pauses or asks to be repeated; what comes to nothing without
+//! the context's fault (a graceful stop, a lock that somebody else has, a backend that is away) gives
+//! its attempt back. Whatever is claimed too often is quarantined: it stays as it is and is claimed
+//! by nobody until it is [released](Contexts::release_quarantined) or cancelled.
+//!
+//! A process that dies takes all with it that it was at. So of contexts that were tried
+//! [twice](SUSPECT) already each process is at one at a time; see [`DueClaim::beside_suspect`].
+//!
 //! # A row
 //!
 //! The columns are the fields of [`ContextHead`] and the [body](StoredContext::body): `id` (primary
 //! key), `machine`, `entity`, `status`, `revision`, `details` (JSON text), `waiting` (four columns:
 //! `wake_at`, `signal`, `timeout_at`, `renew_at`), `holds_lock`, the run-lease (`run_token`,
-//! `run_runner`, `run_expires_at`), the cancel request (`cancel_reason`, `cancel_at`), `due_at`,
-//! `created_at`, `updated_at`; and the signals, in a table of their own or as JSON.
+//! `run_runner`, `run_expires_at`), the cancel request (`cancel_reason`, `cancel_at`), `attempts`,
+//! `last_error`, `retry_at`, `quarantined_at`, `woken_at`, `due_at`, `created_at`, `updated_at`; and the signals, in a table of their own or as JSON.
 
 mod contexts;
 mod head;
@@ -42,6 +53,7 @@ pub use head::{
 };
 pub(crate) use port::DynContextStore;
 pub use port::{
-    Cancelled, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof, Save, Saved,
-    View,
+    Beat, Cancelled, ContextFilter, ContextPage, ContextPageRequest, ContextStore, DueClaim,
+    GiveBack, MAX_ATTEMPTS, Proof, SUSPECT, Save, Saved, Unreadable, View,
 };
+pub use rules::Claim;

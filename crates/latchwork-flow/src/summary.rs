@@ -24,6 +24,19 @@ pub struct ContextSummary {
     /// What more is known of it.
     #[serde(flatten)]
     pub details: ContextDetails,
+    /// How often it was claimed since an action of it last completed, paused or asked to be
+    /// repeated.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: u32,
+    /// Why the last attempt came to nothing, where its process could still tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// Until when runners leave it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<DateTime<Utc>>,
+    /// Since when it is quarantined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quarantined_at: Option<DateTime<Utc>>,
     /// Who is at it, or was when it died.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runner: Option<String>,
@@ -103,6 +116,23 @@ pub enum WaitingFor {
         /// Since when.
         due_at: DateTime<Utc>,
     },
+    /// Somebody who releases it from its quarantine, or cancels it.
+    Release {
+        /// Since when it is quarantined.
+        since: DateTime<Utc>,
+        /// How often it was tried.
+        attempts: u32,
+        /// Why it did not get on.
+        why: String,
+    },
+    /// The next attempt, after one that came to nothing.
+    Retry {
+        /// When.
+        at: DateTime<Utc>,
+        /// Why the last one came to nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<String>,
+    },
     /// The process that is at it.
     Process {
         /// Which.
@@ -120,6 +150,12 @@ impl ContextSummary {
         if self.status.is_over() {
             return Vec::new();
         }
+        if let Some(since) = self.quarantined_at {
+            let why = self.last_error.clone();
+            // A process that was killed or aborted could not tell.
+            let why = why.unwrap_or_else(|| "each process that was at it has died".to_owned());
+            return vec![WaitingFor::Release { since, attempts: self.attempts, why }];
+        }
         if let (Some(runner), Some(until)) = (&self.runner, self.runner_until)
             && until > now
         {
@@ -130,8 +166,16 @@ impl ContextSummary {
         {
             return vec![WaitingFor::Runner { due_at }];
         }
+        if let Some(at) = self.retry_at.filter(|at| *at > now) {
+            return vec![WaitingFor::Retry { at, why: self.last_error.clone() }];
+        }
         self.details.paused.as_ref().map(Paused::waiting_for).unwrap_or_default()
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Paused {
@@ -158,6 +202,10 @@ impl<S: State> TransitionContext<S> {
             status: self.status,
             revision: self.revision,
             details: self.details(),
+            attempts: 0,
+            last_error: None,
+            retry_at: None,
+            quarantined_at: None,
             runner: None,
             runner_until: None,
             signals: Vec::new(),

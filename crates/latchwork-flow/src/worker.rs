@@ -3,6 +3,7 @@
 mod lock;
 mod persist;
 mod resume;
+mod run;
 mod steps;
 
 use std::fmt;
@@ -17,12 +18,13 @@ use crate::context::Plan;
 use crate::error::Chain;
 use crate::machine::Machine;
 use crate::runner::Terms;
-use crate::store::{Due, RunClaim};
+use crate::store::Due;
 use crate::{
     Error, ErrorKind, EventKind, Failure, GateResult, Result, State, Status, TransitionContext,
 };
 
 pub use resume::Reloaded;
+use run::Run;
 
 /// One transition on its way: made by [`StateMachine::transition`](crate::StateMachine::transition)
 /// and [`StateMachine::from_context`](crate::StateMachine::from_context).
@@ -40,7 +42,7 @@ pub struct StateWorker<S: State> {
     steps: Option<Steps<S>>,
     guard: Option<Guard>,
     /// The right to save.
-    run: Option<Box<RunClaim>>,
+    run: Option<Box<Run>>,
     phase: Phase,
     /// Why a claimed context was due.
     due: Option<Box<Due>>,

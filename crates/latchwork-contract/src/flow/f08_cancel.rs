@@ -1,6 +1,6 @@
 //! F8 Calling off: nothing more begins, and the lock is not forgotten.
 
-use latchwork_flow::store::{Cancelled, ContextDraft, ContextStore, Due, Save, Waiting};
+use latchwork_flow::store::{Cancelled, ContextDraft, ContextStore, Due, DueClaim, Save, Waiting};
 use latchwork_flow::{Contexts, Status};
 
 use super::Fixture;
@@ -67,7 +67,8 @@ async fn f08_who_died_before_learning_of_it_is_replaced(f: Fixture) {
     let answer = Contexts::cancel(&store, draft.id, "stop it").await;
     assert_eq!(answer.expect("it runs"), Cancelled::Asked);
     f.pass(f.unit() * 2).await;
-    let rows = store.claim_due(f.machine(), 1, &f.long()).await.expect("it answers");
+    let rows =
+        store.claim_due(&DueClaim::new(f.machine(), 1, &f.long())).await.expect("it answers");
     let now = ContextStore::now(&store).await.expect("it tells the time");
     match rows[0].head.due(now) {
         Due::Cancel(request) => assert_eq!(request.reason, "stop it"),
@@ -82,7 +83,7 @@ async fn f08_a_lock_of_the_cancelled_is_given_back(f: Fixture) {
     Contexts::cancel(&store, draft.id, "why").await.expect("it is paused");
     assert!(!Contexts::delete(&store, draft.id).await.expect("it answers"), "its lock is held");
     let claim = f.long();
-    let rows = store.claim_due(f.machine(), 1, &claim).await.expect("it answers");
+    let rows = store.claim_due(&DueClaim::new(f.machine(), 1, &claim)).await.expect("it answers");
     let now = ContextStore::now(&store).await.expect("it tells the time");
     assert_eq!(rows[0].head.due(now), Due::ReleaseLock);
     assert_eq!(rows[0].body, draft.body, "the lease is in it");

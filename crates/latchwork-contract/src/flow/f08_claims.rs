@@ -1,7 +1,7 @@
 //! F8 One process at a time is at a context, by a lease that ends by itself.
 
 use latchwork_flow::Status;
-use latchwork_flow::store::{ContextDraft, ContextStore, Save};
+use latchwork_flow::store::{ContextDraft, ContextStore, GiveBack, Save};
 
 use super::Fixture;
 use super::case::cases;
@@ -54,7 +54,7 @@ async fn f08_a_claim_needs_the_revision_that_was_read(f: Fixture) {
     let (draft, claim) = (f.draft(Status::Paused), f.long());
     stored(&store, &draft).await;
     store.claim(draft.id, Some(1), &claim).await.expect("nobody is at it");
-    assert!(store.release(proof(&draft, &claim)).await.expect("it answers"));
+    assert!(store.release(proof(&draft, &claim), &GiveBack::default()).await.expect("it answers"));
     assert_eq!(code(store.claim(draft.id, Some(1), &f.long()).await), "context_conflict");
     let row = store.claim(draft.id, Some(2), &f.long()).await.expect("the latest");
     assert_eq!(row.head.revision, 3);
@@ -102,7 +102,7 @@ async fn f08_a_late_save_of_the_dead_is_refused(f: Fixture) {
     }
     // Nor is a save without a change taken for one whose answer was lost.
     assert_eq!(code(store.save(&save(&draft, 1, &dead)).await), "context_conflict");
-    assert!(!store.release(proof(&draft, &dead)).await.expect("it answers"));
+    assert!(!store.release(proof(&draft, &dead), &GiveBack::default()).await.expect("it answers"));
     assert_eq!(found(&store, draft.id).await.body, draft.body);
     store.save(&save(&late, 2, &claim)).await.expect("the new one is not disturbed");
 }
@@ -111,7 +111,7 @@ async fn f08_a_heartbeat_keeps_the_run_lease(f: Fixture) {
     let store = f.open().await;
     let (draft, claim) = (f.draft(Status::Running), f.short());
     store.create(&draft, Some(&claim)).await.expect("it is new");
-    assert!(store.heartbeat(proof(&draft, &claim), f.unit() * 100).await.expect("it answers"));
+    assert!(store.heartbeat(proof(&draft, &claim), f.unit() * 100).await.expect("it answers").held);
     f.pass(f.unit() * 2).await;
     assert_eq!(code(store.claim(draft.id, None, &f.long()).await), "context_busy");
     assert_eq!(found(&store, draft.id).await.head.revision, 1, "a heartbeat is no change");
@@ -123,15 +123,18 @@ async fn f08_a_heartbeat_after_the_take_over_is_refused(f: Fixture) {
     store.create(&draft, Some(&dead)).await.expect("it is new");
     f.pass(f.unit() * 2).await;
     store.claim(draft.id, None, &f.long()).await.expect("its time is over");
-    assert!(!store.heartbeat(proof(&draft, &dead), f.unit()).await.expect("it answers"));
+    assert!(!store.heartbeat(proof(&draft, &dead), f.unit()).await.expect("it answers").held);
 }
 
 async fn f08_a_released_context_can_be_claimed(f: Fixture) {
     let store = f.open().await;
     let (draft, claim) = (f.draft(Status::Running), f.long());
     store.create(&draft, Some(&claim)).await.expect("it is new");
-    assert!(store.release(proof(&draft, &claim)).await.expect("it answers"));
-    assert!(!store.release(proof(&draft, &claim)).await.expect("it answers"), "only once");
+    assert!(store.release(proof(&draft, &claim), &GiveBack::default()).await.expect("it answers"));
+    assert!(
+        !store.release(proof(&draft, &claim), &GiveBack::default()).await.expect("it answers"),
+        "only once"
+    );
     store.claim(draft.id, Some(1), &f.long()).await.expect("nobody is at it");
 }
 

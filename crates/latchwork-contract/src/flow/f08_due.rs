@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use latchwork_flow::store::{
-    ContextDraft, ContextStore, Due, RunClaim, Save, StoredContext, Waiting,
+    ContextDraft, ContextStore, Due, DueClaim, GiveBack, RunClaim, Save, StoredContext, Waiting,
 };
 use latchwork_flow::{Contexts, Status, TransitionId};
 use serde_json::json;
@@ -41,11 +41,14 @@ const HOUR: Duration = Duration::from_secs(3_600);
 async fn due(f: &Fixture, store: &Contexts) -> Vec<(TransitionId, Due)> {
     let claim = f.long();
     let now = ContextStore::now(store).await.expect("it tells the time");
-    let rows = store.claim_due(f.machine(), 100, &claim).await.expect("it answers");
+    let rows = store.claim_due(&DueClaim::new(f.machine(), 100, &claim)).await.expect("it answers");
     let mut found = Vec::new();
     for StoredContext { head, .. } in rows {
         let proof = latchwork_flow::store::Proof { id: head.id, token: claim.token };
-        assert!(store.release(proof).await.expect("it answers"), "it is claimed");
+        assert!(
+            store.release(proof, &GiveBack::default()).await.expect("it answers"),
+            "it is claimed"
+        );
         found.push((head.id, head.due(now + Duration::from_millis(2))));
     }
     found
@@ -137,7 +140,8 @@ async fn f08_a_used_signal_is_gone(f: Fixture) {
     }
     let claim = f.long();
     for payload in [1, 2] {
-        let rows = store.claim_due(f.machine(), 1, &claim).await.expect("it answers");
+        let rows =
+            store.claim_due(&DueClaim::new(f.machine(), 1, &claim)).await.expect("it answers");
         let head = &rows[0].head;
         let signal = head.awaited_signal().expect("it came");
         assert_eq!(signal.payload, json!(payload), "first come, first used");
@@ -197,7 +201,7 @@ async fn f08_what_was_released_is_due_as_before(f: Fixture) {
     let claim = f.long();
     store.claim(draft.id, None, &claim).await.expect("nobody is at it");
     assert_ne!(found(&store, draft.id).await.head.due_at, before);
-    assert!(store.release(proof(&draft, &claim)).await.expect("it answers"));
+    assert!(store.release(proof(&draft, &claim), &GiveBack::default()).await.expect("it answers"));
     assert_eq!(found(&store, draft.id).await.head.due_at, before);
 }
 
@@ -206,7 +210,7 @@ async fn f08_somebody_can_wake_it(f: Fixture) {
     let draft = f.paused(Waiting::default());
     stored(&store, &draft).await;
     Contexts::wake(&store, draft.id).await.expect("it is paused");
-    assert_eq!(due(&f, &store).await, [(draft.id, Due::Time)]);
+    assert_eq!(due(&f, &store).await, [(draft.id, Due::Hand)]);
 }
 
 async fn f08_the_next_due_time_is_told(f: Fixture) {
@@ -225,7 +229,10 @@ async fn f08_the_next_due_time_is_told(f: Fixture) {
     stored(&store, &f.draft(Status::Pending)).await;
     assert_eq!(next().await, Some(Duration::ZERO));
     let claim = RunClaim::new(HOUR / 4);
-    assert_eq!(store.claim_due(f.machine(), 9, &claim).await.expect("it answers").len(), 1);
+    assert_eq!(
+        store.claim_due(&DueClaim::new(f.machine(), 9, &claim)).await.expect("it answers").len(),
+        1
+    );
     let left = next().await.expect("its run-lease will end");
     assert!(HOUR / 8 < left && left <= HOUR / 4, "{left:?}");
 }
@@ -241,10 +248,12 @@ async fn f08_longest_due_comes_first(f: Fixture) {
         wanted.push((ago, draft.id));
     }
     wanted.sort_by_key(|(ago, _)| std::cmp::Reverse(*ago));
-    let rows = store.claim_due(f.machine(), 3, &f.long()).await.expect("it answers");
+    let rows =
+        store.claim_due(&DueClaim::new(f.machine(), 3, &f.long())).await.expect("it answers");
     let ids: Vec<_> = rows.iter().map(|row| row.head.id).collect();
     assert_eq!(ids, wanted[..3].iter().map(|(_, id)| *id).collect::<Vec<_>>());
-    let rows = store.claim_due(f.machine(), 3, &f.long()).await.expect("it answers");
+    let rows =
+        store.claim_due(&DueClaim::new(f.machine(), 3, &f.long())).await.expect("it answers");
     assert_eq!(rows.iter().map(|row| row.head.id).collect::<Vec<_>>(), [wanted[3].1]);
 }
 
@@ -268,7 +277,8 @@ async fn f08_two_runners_get_different_ones(f: Fixture) {
         tokio::spawn(async move {
             let mut ids = Vec::new();
             loop {
-                let rows = store.claim_due(&machine, 4, &claim).await.expect("it answers");
+                let rows =
+                    store.claim_due(&DueClaim::new(&machine, 4, &claim)).await.expect("it answers");
                 if rows.is_empty() {
                     return ids;
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchwork_flow::store::{ContextDraft, ContextStore, Save};
+use latchwork_flow::store::{ContextDraft, ContextStore, GiveBack, Save};
 use latchwork_flow::{Contexts, Status, TransitionId};
 
 use super::Fixture;
@@ -131,7 +131,7 @@ async fn f08_a_final_save_ends_the_run_lease(f: Fixture) {
     let row = found(&store, over.id).await;
     assert_eq!((row.head.run, row.head.due_at), (None, None));
     assert_eq!(code(store.claim(over.id, None, &f.long()).await), "transition_over");
-    assert!(!store.heartbeat(proof(&over, &claim), claim.ttl).await.expect("it answers"));
+    assert!(!store.heartbeat(proof(&over, &claim), claim.ttl).await.expect("it answers").held);
 }
 
 async fn f08_an_unknown_id_is_named(f: Fixture) {
@@ -147,8 +147,8 @@ async fn f08_an_unknown_id_is_named(f: Fixture) {
     assert_eq!(code(Contexts::signal(&store, id, "go", 1.into()).await), "context_not_found");
     assert_eq!(code(Contexts::cancel(&store, id, "why").await), "context_not_found");
     assert_eq!(code(Contexts::wake(&store, id).await), "context_not_found");
-    assert!(!store.heartbeat(proof(&draft, &claim), claim.ttl).await.expect("it answers"));
-    assert!(!store.release(proof(&draft, &claim)).await.expect("it answers"));
+    assert!(!store.heartbeat(proof(&draft, &claim), claim.ttl).await.expect("it answers").held);
+    assert!(!store.release(proof(&draft, &claim), &GiveBack::default()).await.expect("it answers"));
     assert!(!Contexts::delete(&store, id).await.expect("it answers"));
 }
 
@@ -184,7 +184,7 @@ async fn f08_changes_at_the_same_time_are_all_kept(f: Fixture) {
         let keep = Save { keep: Some(claim.ttl), ..save(&next, revision, &claim) };
         let saved = store.save(&keep).await.expect("a signal is no change of the revision");
         assert_eq!(saved.revision, revision + 1);
-        assert!(store.heartbeat(proof(&draft, &claim), claim.ttl).await.expect("it answers"));
+        assert!(store.heartbeat(proof(&draft, &claim), claim.ttl).await.expect("it answers").held);
     }
     for sender in senders {
         sender.await.expect("no panic");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_flow::store::{ContextStore, Due, RunClaim};
+use latchwork_flow::store::{ContextStore, Due, DueClaim, RunClaim};
 use latchwork_flow::{
     ActionResult, Contexts, GateResult, OnTimeout, Pause, StateMachine, StateMachineBuilder,
     StateWorker, Status, Woken,
@@ -42,7 +42,11 @@ cases![
 /// What a runner does: claims one context that is due.
 async fn take(stage: &Stage, machine: &StateMachine<Order>) -> Option<StateWorker<Order>> {
     let claim = RunClaim::new(stage.f.unit() * 10);
-    let rows = stage.store.claim_due(stage.f.machine(), 1, &claim).await.expect("it answers");
+    let rows = stage
+        .store
+        .claim_due(&DueClaim::new(stage.f.machine(), 1, &claim))
+        .await
+        .expect("it answers");
     let row = rows.into_iter().next()?;
     Some(machine.take(row, claim).expect("its own"))
 }

@@ -114,7 +114,7 @@ pub(super) async fn found(store: &Contexts, id: TransitionId) -> StoredContext {
 
 /// A save by this claim at this revision, which ends the run-lease.
 pub(super) fn save<'a>(draft: &'a ContextDraft, revision: u64, claim: &RunClaim) -> Save<'a> {
-    Save { draft, revision, token: claim.token, keep: None, used_signal: None }
+    Save { draft, revision, token: claim.token, keep: None, used_signal: None, progress: false }
 }
 
 /// The right to the run-lease of a claim.

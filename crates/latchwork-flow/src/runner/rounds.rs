@@ -13,7 +13,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use super::FlowRunner;
 use super::retries::{Retries, jittered, pause};
 use super::task::{Done, Task};
-use crate::store::{ContextStore, Proof, RunClaim, StoredContext};
+use crate::store::{ContextStore, DueClaim, GiveBack, Proof, RunClaim, StoredContext};
 use crate::{Result, State};
 
 /// So many are claimed at once at most: what one process claims and then dies with, all wait for.
@@ -75,7 +75,8 @@ impl<S: State> Rounds<'_, S> {
         let claim = RunClaim::new(self.runner.machine.run_lease());
         let contexts = self.runner.contexts.clone();
         let name = self.runner.machine.name().to_owned();
-        let due = self.patiently(|| contexts.claim_due(&name, free.min(BATCH), &claim)).await?;
+        let due = DueClaim::new(&name, free.min(BATCH), &claim);
+        let due = self.patiently(|| contexts.claim_due(&due)).await?;
         let Some(claimed) = due else { return Ok(()) };
         if self.is_to_stop() {
             for stored in claimed {
@@ -99,7 +100,7 @@ impl<S: State> Rounds<'_, S> {
     }
 
     async fn give_back(&self, proof: Proof) {
-        if let Err(error) = self.runner.contexts.release(proof).await {
+        if let Err(error) = self.runner.contexts.release(proof, &GiveBack::default()).await {
             tracing::debug!(transition = %proof.id, %error, "a run-lease is left to its end");
         }
     }

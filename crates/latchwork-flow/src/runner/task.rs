@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use super::{Reload, Terms};
-use crate::store::{ContextStore, Due, Proof, RunClaim, StoredContext};
+use crate::store::{ContextStore, Due, GiveBack, Proof, RunClaim, StoredContext};
 use crate::{Contexts, Error, Result, State, StateMachine, StateWorker, Status, TransitionId};
 
 /// What a task needs.
@@ -55,7 +55,13 @@ impl<S: State> Task<S> {
             Err(error) => {
                 // Another program may know it: a newer one, or one that has the action.
                 tracing::warn!(transition = %id, %error, "this runner cannot go on with a context");
-                later(id, contexts.heartbeat(proof, self.postpone).await);
+                let reason = error.to_string();
+                let how = GiveBack {
+                    postpone: Some(self.postpone),
+                    counts: error.code() == "corrupt_context",
+                    reason: Some(&reason),
+                };
+                later(id, contexts.release(proof, &how).await);
                 return true;
             }
         };
@@ -65,7 +71,7 @@ impl<S: State> Task<S> {
         worker.under(Terms { leaving: self.leaving, postpone });
         let ended = match (worker.due(), reload) {
             (Some(Due::Nothing), _) => {
-                later(id, contexts.release(proof).await);
+                later(id, contexts.release(proof, &GiveBack::default()).await);
                 return false;
             }
             (Some(Due::RenewLock), _) => worker.renew_lock().await,
@@ -94,9 +100,9 @@ async fn keep_alive<S: State>(
     loop {
         clock.sleep_until(clock.now().after(ttl / 3)).await;
         match contexts.heartbeat(proof, ttl).await {
-            Ok(true) => {}
+            Ok(beat) if beat.held => {}
             // It was given back, or taken over: whoever saves next learns which.
-            Ok(false) => std::future::pending().await,
+            Ok(_) => std::future::pending().await,
             Err(error) => {
                 tracing::debug!(transition = %proof.id, %error, "a heartbeat was missed");
             }

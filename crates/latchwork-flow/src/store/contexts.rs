@@ -8,8 +8,8 @@ use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::{
-    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore,
-    DynContextStore, Proof, RunClaim, Save, Saved, StoredContext,
+    Beat, Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore,
+    DueClaim, DynContextStore, GiveBack, Proof, RunClaim, Save, Saved, StoredContext,
 };
 use crate::{ContextSummary, Error, InMemoryContextStore, Result, TransitionId};
 
@@ -143,7 +143,8 @@ impl Contexts {
         self.store.cancel(id, reason).await
     }
 
-    /// Makes a paused context due now, whatever it waits for: the next runner resumes it.
+    /// Makes a paused context due now, whatever it waits for: the next runner resumes it, and its
+    /// next action is told [`Woken::Hand`](crate::Woken::Hand).
     ///
     /// Cancel safe: it is due or it is not.
     ///
@@ -151,6 +152,33 @@ impl Contexts {
     /// As for [`cancel`](Self::cancel).
     pub async fn wake(&self, id: TransitionId) -> Result<()> {
         self.store.wake(id).await
+    }
+
+    /// Lets a failed transition go on from the action that failed, with the same idempotency key; one
+    /// that failed before its first action begins anew. The next runner does it.
+    ///
+    /// Its lock was released when it failed, so the entity may have been moved since: a machine that
+    /// loads its entity looks again.
+    ///
+    /// Cancel safe: it goes on or it does not.
+    ///
+    /// # Errors
+    /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound),
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that has not failed, or what the
+    /// store reports.
+    pub async fn retry(&self, id: TransitionId) -> Result<()> {
+        self.store.retry(id).await
+    }
+
+    /// Lets a [quarantined](crate::Status::Quarantined) context be claimed again, and counts its
+    /// attempts anew; false when it was not quarantined.
+    ///
+    /// Cancel safe: it is released or it is not.
+    ///
+    /// # Errors
+    /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound), or what the store reports.
+    pub async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        self.store.release_quarantined(id).await
     }
 
     /// Removes a context that is over; false when there is none such.
@@ -214,13 +242,8 @@ impl ContextStore for Contexts {
         self.store.claim(id, revision, claim).await
     }
 
-    async fn claim_due(
-        &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
-    ) -> Result<Vec<StoredContext>> {
-        self.store.claim_due(machine, limit, claim).await
+    async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
+        self.store.claim_due(due).await
     }
 
     async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
@@ -231,12 +254,12 @@ impl ContextStore for Contexts {
         self.store.save(save).await
     }
 
-    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
         self.store.heartbeat(proof, ttl).await
     }
 
-    async fn release(&self, proof: Proof) -> Result<bool> {
-        self.store.release(proof).await
+    async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
+        self.store.release(proof, how).await
     }
 
     async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
@@ -253,6 +276,14 @@ impl ContextStore for Contexts {
 
     async fn wake(&self, id: TransitionId) -> Result<()> {
         self.store.wake(id).await
+    }
+
+    async fn retry(&self, id: TransitionId) -> Result<()> {
+        self.store.retry(id).await
+    }
+
+    async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        self.store.release_quarantined(id).await
     }
 
     async fn delete(&self, id: TransitionId) -> Result<bool> {

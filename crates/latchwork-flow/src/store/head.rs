@@ -33,7 +33,9 @@ pub struct ContextHead {
     pub machine: String,
     /// What is moved, where the state has an id.
     pub entity: Option<String>,
-    /// Where it stands. The body may say something older: a cancelled context's does.
+    /// Where it stands. The body may say something older: that of a cancelled or retried context
+    /// does. A quarantined context keeps what it had; [`shown_status`](Self::shown_status) says
+    /// both.
     pub status: Status,
     /// 1 when created, and one more with each save and claim. Signals and heartbeats leave it.
     pub revision: u64,
@@ -49,6 +51,17 @@ pub struct ContextHead {
     pub signals: Vec<ReceivedSignal>,
     /// Why it was called off, or is to be by whoever is at it.
     pub cancel: Option<CancelRequest>,
+    /// How often it was claimed since an action of it last completed, paused or asked to be
+    /// repeated, the present claim included.
+    pub attempts: u32,
+    /// Why the last attempt came to nothing, where its process could still tell.
+    pub last_error: Option<String>,
+    /// Until when runners leave it alone.
+    pub retry_at: Option<DateTime<Utc>>,
+    /// Since when it is quarantined: no runner claims it until somebody releases or cancels it.
+    pub quarantined_at: Option<DateTime<Utc>>,
+    /// When somebody asked for a paused context to go on, whatever it waits for.
+    pub woken_at: Option<DateTime<Utc>>,
     /// From when on a runner has something to do with it; none: never.
     pub due_at: Option<DateTime<Utc>>,
     /// When it was stored first, by the store's clock.
@@ -165,6 +178,8 @@ pub enum Due {
     Signal(ReceivedSignal),
     /// Its time has come.
     Time,
+    /// Somebody wants it to go on.
+    Hand,
     /// Its patience is at an end.
     Timeout,
     /// Its lock must be renewed.
@@ -186,9 +201,13 @@ impl ContextHead {
             id: self.id,
             machine: self.machine.clone(),
             entity: self.entity.clone(),
-            status: self.status,
+            status: self.shown_status(),
             revision: self.revision,
             details,
+            attempts: self.attempts,
+            last_error: self.last_error.clone(),
+            retry_at: self.retry_at,
+            quarantined_at: self.quarantined_at,
             runner: self.run.as_ref().map(|run| run.runner.clone()),
             runner_until: self.run.as_ref().map(|run| run.expires_at),
             signals: self.signals.iter().map(|signal| signal.name.clone()).collect(),
@@ -197,6 +216,11 @@ impl ContextHead {
             created_at: self.created_at,
             updated_at: self.updated_at,
         }
+    }
+
+    /// Where it stands, as people are told: [`Status::Quarantined`] hides what it had before.
+    pub fn shown_status(&self) -> Status {
+        if self.quarantined_at.is_some() { Status::Quarantined } else { self.status }
     }
 
     /// Whether nothing would be lost with it: it is over and has no lock to give back.
@@ -216,6 +240,9 @@ impl ContextHead {
         if let Some(cancel) = self.cancel.as_ref().filter(|_| !self.status.is_over()) {
             return Due::Cancel(cancel.clone());
         }
+        if self.quarantined_at.is_some() {
+            return Due::Nothing;
+        }
         match self.status {
             Status::Pending => Due::Begin,
             Status::Running => Due::GoOn,
@@ -224,6 +251,7 @@ impl ContextHead {
                 let waiting = self.waiting.clone().unwrap_or_default();
                 match self.awaited_signal() {
                     Some(signal) => Due::Signal(signal.clone()),
+                    None if self.woken_at.is_some() => Due::Hand,
                     None if reached(waiting.wake_at) => Due::Time,
                     None if reached(waiting.timeout_at) => Due::Timeout,
                     None if reached(waiting.renew_at) => Due::RenewLock,
@@ -237,19 +265,23 @@ impl ContextHead {
     /// From when on a runner has something to do with it. The rules keep
     /// [`due_at`](Self::due_at) equal to this.
     pub fn compute_due_at(&self) -> Option<DateTime<Utc>> {
+        if self.quarantined_at.is_some() {
+            return None;
+        }
         if let Some(run) = &self.run {
             return Some(run.expires_at);
         }
-        match self.status {
+        let due = match self.status {
             Status::Pending | Status::Running => Some(self.updated_at),
             Status::Cancelled if self.holds_lock => Some(self.updated_at),
             Status::Paused => {
-                let waiting = self.waiting.as_ref()?;
-                let times = [waiting.wake_at, waiting.timeout_at, waiting.renew_at];
+                let waiting = self.waiting.clone().unwrap_or_default();
+                let times = [waiting.wake_at, waiting.timeout_at, waiting.renew_at, self.woken_at];
                 let signal = self.awaited_signal().map(|signal| signal.at);
                 times.into_iter().chain([signal]).flatten().min()
             }
             _ => None,
-        }
+        };
+        due.map(|due| self.retry_at.map_or(due, |retry_at| due.max(retry_at)))
     }
 }

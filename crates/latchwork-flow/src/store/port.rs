@@ -51,17 +51,18 @@ pub trait ContextStore: Send + Sync + 'static {
         claim: &RunClaim,
     ) -> impl Future<Output = Result<StoredContext>> + Send;
 
-    /// Takes the run-leases of up to `limit` contexts of a machine that are due, those first that
-    /// have been due longest, and gives them as they then stand. Callers at the same time get
-    /// different ones, and nobody waits for anybody.
+    /// Takes the run-leases of contexts of a machine that are due ([`StoredContext::claim_due`]),
+    /// those first that have been due longest, and gives them as they then stand. Callers at the
+    /// same time get different ones, and nobody waits for anybody. Those that were tried too often
+    /// are quarantined on the way, and not given.
+    ///
+    /// A row that cannot be read is passed over, however many there are.
     ///
     /// Cancel safety: dropped midway, some may be claimed that nobody goes on with; their run-leases
     /// end by themselves.
     fn claim_due(
         &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
+        due: &DueClaim<'_>,
     ) -> impl Future<Output = Result<Vec<StoredContext>>> + Send;
 
     /// How long until the next context of a machine is due, by the store's clock: nothing when one
@@ -77,17 +78,21 @@ pub trait ContextStore: Send + Sync + 'static {
     /// [`ContextConflict`](crate::ErrorKind::ContextConflict).
     fn save(&self, save: &Save<'_>) -> impl Future<Output = Result<Saved>> + Send;
 
-    /// Renews a run-lease ([`StoredContext::heartbeat`]); false when it is another's by now, or the
-    /// context is gone.
+    /// Renews a run-lease ([`StoredContext::heartbeat`]), unless it is another's by now or the
+    /// context is gone, and tells whether the context is to be called off.
     ///
     /// Cancel safe: asking again is harmless.
-    fn heartbeat(&self, proof: Proof, ttl: Duration) -> impl Future<Output = Result<bool>> + Send;
+    fn heartbeat(&self, proof: Proof, ttl: Duration) -> impl Future<Output = Result<Beat>> + Send;
 
-    /// Gives a run-lease back without a change ([`StoredContext::release`]); false when it was
+    /// Gives a run-lease back without a save ([`StoredContext::release`]); false when it was
     /// another's, or the context is gone.
     ///
     /// Cancel safe: asking again is harmless.
-    fn release(&self, proof: Proof) -> impl Future<Output = Result<bool>> + Send;
+    fn release(
+        &self,
+        proof: Proof,
+        how: &GiveBack<'_>,
+    ) -> impl Future<Output = Result<bool>> + Send;
 
     /// What a filter lets through, sorted by id and so by age, a page at a time.
     fn list(
@@ -129,6 +134,22 @@ pub trait ContextStore: Send + Sync + 'static {
     /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound), and those of the rule.
     fn wake(&self, id: TransitionId) -> impl Future<Output = Result<()>> + Send;
 
+    /// Lets a failed context go on from the action that failed ([`StoredContext::retry`]).
+    ///
+    /// Cancel safe: it goes on or it does not.
+    ///
+    /// # Errors
+    /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound), and those of the rule.
+    fn retry(&self, id: TransitionId) -> impl Future<Output = Result<()>> + Send;
+
+    /// Ends a quarantine ([`StoredContext::release_quarantined`]); false when there was none.
+    ///
+    /// Cancel safe: it has ended or it has not.
+    ///
+    /// # Errors
+    /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound).
+    fn release_quarantined(&self, id: TransitionId) -> impl Future<Output = Result<bool>> + Send;
+
     /// Removes a context that is over and has no lock to give back; false when there is none such.
     ///
     /// Cancel safe: it is removed or it is not.
@@ -154,6 +175,75 @@ pub struct Save<'a> {
     pub keep: Option<Duration>,
     /// The signal that was used and can go.
     pub used_signal: Option<u64>,
+    /// Whether an action has completed since the last save: then attempts are counted anew.
+    pub progress: bool,
+}
+
+/// Which contexts a runner wants, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub struct DueClaim<'a> {
+    /// Of this machine.
+    pub machine: &'a str,
+    /// So many at most.
+    pub limit: usize,
+    /// For this one.
+    pub claim: &'a RunClaim,
+    /// Whether the caller is at a [suspect](SUSPECT): then it gets only contexts that nobody has
+    /// tried yet; else one suspect at most.
+    pub beside_suspect: bool,
+    /// What was claimed so often without getting on is quarantined.
+    pub max_attempts: u32,
+    /// How long a suspect whose process died is left alone beyond its run-lease; doubles with each
+    /// attempt, up to a minute.
+    pub back_off: Duration,
+    /// Not these.
+    pub exclude: &'a [TransitionId],
+}
+
+impl<'a> DueClaim<'a> {
+    /// Up to so many of a machine, with the limits that a runner has unless told.
+    pub fn new(machine: &'a str, limit: usize, claim: &'a RunClaim) -> Self {
+        DueClaim {
+            machine,
+            limit,
+            claim,
+            beside_suspect: false,
+            max_attempts: MAX_ATTEMPTS,
+            back_off: Duration::ZERO,
+            exclude: &[],
+        }
+    }
+}
+
+/// How often a context is claimed without getting on before it is quarantined, unless told.
+pub const MAX_ATTEMPTS: u32 = 5;
+
+/// A context that was claimed this often without getting on is a *suspect*: perhaps it kills its
+/// process, and all that is run beside it.
+///
+/// A process is at one of them at a time, and takes nothing else meanwhile but what nobody has tried
+/// yet. So what died along with a suspect gets on without it, and does not end in quarantine beside
+/// it.
+pub const SUSPECT: u32 = 2;
+
+/// What came of a heartbeat.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beat {
+    /// Whether the run-lease was renewed; else it is another's, or nobody's.
+    pub held: bool,
+    /// Set when somebody wants the context called off.
+    pub cancel: Option<CancelRequest>,
+}
+
+/// How a run-lease is given back without a save.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GiveBack<'a> {
+    /// Runners leave the context alone for so long; none: it may be claimed at once.
+    pub postpone: Option<Duration>,
+    /// Whether it was an attempt. A graceful stop is none, nor is a lock that somebody else has.
+    pub counts: bool,
+    /// Why it did not get on.
+    pub reason: Option<&'a str>,
 }
 
 /// What came of a save.
@@ -172,7 +262,7 @@ pub struct Saved {
 pub enum Cancelled {
     /// It is cancelled, and no action of it will begin any more.
     Done,
-    /// A process is at it, and will learn of it after its present action.
+    /// A process is at it, and will learn of it with its next heartbeat or save.
     Asked,
 }
 
@@ -219,7 +309,7 @@ impl ContextFilter {
         let run_until = head.run.as_ref().map(|run| run.expires_at);
         self.machine.as_ref().is_none_or(|machine| *machine == head.machine)
             && self.entity.as_ref().is_none_or(|entity| Some(entity) == head.entity.as_ref())
-            && self.status.is_none_or(|status| status == head.status)
+            && self.status.is_none_or(|status| status == head.shown_status())
             && match self.view {
                 View::All => true,
                 View::Due => head.due_at.is_some_and(|at| at <= now),
@@ -249,18 +339,48 @@ impl Default for ContextPageRequest {
 pub struct ContextPage {
     /// The contexts, without any secret.
     pub contexts: Vec<ContextSummary>,
+    /// The rows among them that cannot be read, which must not hide the others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<Unreadable>,
     /// Where the next page begins; none when this is the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<TransitionId>,
 }
 
+/// A row of a store that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unreadable {
+    /// Its id, as far as it is one.
+    pub id: String,
+    /// What is wrong with it.
+    pub reason: String,
+}
+
 impl ContextPage {
     /// The page of what a store found when it looked for one more than was wanted.
-    pub fn cut(mut contexts: Vec<ContextSummary>, limit: usize) -> Self {
-        let more = contexts.len() > limit;
-        contexts.truncate(limit);
-        let next = if more { contexts.last().map(|last| last.id) } else { None };
-        ContextPage { contexts, next }
+    pub fn cut(
+        found: impl IntoIterator<Item = Result<ContextSummary, Unreadable>>,
+        limit: usize,
+    ) -> Self {
+        let mut page = ContextPage::default();
+        let mut last = None;
+        for (index, row) in found.into_iter().enumerate() {
+            if index >= limit {
+                page.next = last;
+                break;
+            }
+            match row {
+                Ok(context) => {
+                    last = Some(context.id);
+                    page.contexts.push(context);
+                }
+                Err(row) => {
+                    last = row.id.parse().ok().or(last);
+                    page.unreadable.push(row);
+                }
+            }
+        }
+        page
     }
 }
 
@@ -280,16 +400,11 @@ pub(crate) trait DynContextStore: Send + Sync {
         revision: Option<u64>,
         claim: &'a RunClaim,
     ) -> BoxFuture<'a, Result<StoredContext>>;
-    fn claim_due<'a>(
-        &'a self,
-        machine: &'a str,
-        limit: usize,
-        claim: &'a RunClaim,
-    ) -> BoxFuture<'a, Result<Vec<StoredContext>>>;
+    fn claim_due<'a>(&'a self, due: &'a DueClaim<'a>) -> BoxFuture<'a, Result<Vec<StoredContext>>>;
     fn next_due<'a>(&'a self, machine: &'a str) -> BoxFuture<'a, Result<Option<Duration>>>;
     fn save<'a>(&'a self, save: &'a Save<'a>) -> BoxFuture<'a, Result<Saved>>;
-    fn heartbeat(&self, proof: Proof, ttl: Duration) -> BoxFuture<'_, Result<bool>>;
-    fn release(&self, proof: Proof) -> BoxFuture<'_, Result<bool>>;
+    fn heartbeat(&self, proof: Proof, ttl: Duration) -> BoxFuture<'_, Result<Beat>>;
+    fn release<'a>(&'a self, proof: Proof, how: &'a GiveBack<'a>) -> BoxFuture<'a, Result<bool>>;
     fn list<'a>(
         &'a self,
         filter: &'a ContextFilter,
@@ -303,6 +418,8 @@ pub(crate) trait DynContextStore: Send + Sync {
     ) -> BoxFuture<'a, Result<()>>;
     fn cancel<'a>(&'a self, id: TransitionId, reason: &'a str) -> BoxFuture<'a, Result<Cancelled>>;
     fn wake(&self, id: TransitionId) -> BoxFuture<'_, Result<()>>;
+    fn retry(&self, id: TransitionId) -> BoxFuture<'_, Result<()>>;
+    fn release_quarantined(&self, id: TransitionId) -> BoxFuture<'_, Result<bool>>;
     fn delete(&self, id: TransitionId) -> BoxFuture<'_, Result<bool>>;
     fn prune(&self, over_for: Duration, limit: usize) -> BoxFuture<'_, Result<u64>>;
 }
@@ -332,13 +449,8 @@ impl<T: ContextStore> DynContextStore for T {
     ) -> BoxFuture<'a, Result<StoredContext>> {
         Box::pin(ContextStore::claim(self, id, revision, claim))
     }
-    fn claim_due<'a>(
-        &'a self,
-        machine: &'a str,
-        limit: usize,
-        claim: &'a RunClaim,
-    ) -> BoxFuture<'a, Result<Vec<StoredContext>>> {
-        Box::pin(ContextStore::claim_due(self, machine, limit, claim))
+    fn claim_due<'a>(&'a self, due: &'a DueClaim<'a>) -> BoxFuture<'a, Result<Vec<StoredContext>>> {
+        Box::pin(ContextStore::claim_due(self, due))
     }
     fn next_due<'a>(&'a self, machine: &'a str) -> BoxFuture<'a, Result<Option<Duration>>> {
         Box::pin(ContextStore::next_due(self, machine))
@@ -346,11 +458,11 @@ impl<T: ContextStore> DynContextStore for T {
     fn save<'a>(&'a self, save: &'a Save<'a>) -> BoxFuture<'a, Result<Saved>> {
         Box::pin(ContextStore::save(self, save))
     }
-    fn heartbeat(&self, proof: Proof, ttl: Duration) -> BoxFuture<'_, Result<bool>> {
+    fn heartbeat(&self, proof: Proof, ttl: Duration) -> BoxFuture<'_, Result<Beat>> {
         Box::pin(ContextStore::heartbeat(self, proof, ttl))
     }
-    fn release(&self, proof: Proof) -> BoxFuture<'_, Result<bool>> {
-        Box::pin(ContextStore::release(self, proof))
+    fn release<'a>(&'a self, proof: Proof, how: &'a GiveBack<'a>) -> BoxFuture<'a, Result<bool>> {
+        Box::pin(ContextStore::release(self, proof, how))
     }
     fn list<'a>(
         &'a self,
@@ -372,6 +484,12 @@ impl<T: ContextStore> DynContextStore for T {
     }
     fn wake(&self, id: TransitionId) -> BoxFuture<'_, Result<()>> {
         Box::pin(ContextStore::wake(self, id))
+    }
+    fn retry(&self, id: TransitionId) -> BoxFuture<'_, Result<()>> {
+        Box::pin(ContextStore::retry(self, id))
+    }
+    fn release_quarantined(&self, id: TransitionId) -> BoxFuture<'_, Result<bool>> {
+        Box::pin(ContextStore::release_quarantined(self, id))
     }
     fn delete(&self, id: TransitionId) -> BoxFuture<'_, Result<bool>> {
         Box::pin(ContextStore::delete(self, id))

@@ -7,13 +7,24 @@ use latchwork_lock::Token;
 use serde_json::Value;
 
 use super::{
-    CancelRequest, Cancelled, ContextDraft, ContextHead, ReceivedSignal, RunClaim, RunLease, Save,
-    Saved, StoredContext,
+    Beat, CancelRequest, Cancelled, ContextDraft, ContextHead, DueClaim, GiveBack, ReceivedSignal,
+    RunClaim, RunLease, SUSPECT, Save, Saved, StoredContext,
 };
-use crate::{Error, ErrorKind, Result, Status};
+use crate::{ContextDetails, Error, ErrorKind, Result, Status};
 
 /// So many signals may wait for one context: more are a sender gone wild.
 pub(super) const MAX_SIGNALS: usize = 1_000;
+
+/// What came of a context that a runner wanted to claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is the runner's.
+    Taken,
+    /// It was tried too often, and is quarantined or given up now; it must be written.
+    GivenUp,
+    /// It is not its turn.
+    Left,
+}
 
 impl StoredContext {
     /// A new row of the first revision.
@@ -30,6 +41,11 @@ impl StoredContext {
             run: run.map(|claim| claim.lease(now)),
             signals: Vec::new(),
             cancel: None,
+            attempts: u32::from(run.is_some()),
+            last_error: None,
+            retry_at: None,
+            quarantined_at: None,
+            woken_at: None,
             due_at: None,
             created_at: now,
             updated_at: now,
@@ -52,7 +68,8 @@ impl StoredContext {
     /// # Errors
     /// [`ContextBusy`](ErrorKind::ContextBusy) while another's run-lease lasts,
     /// [`ContextConflict`](ErrorKind::ContextConflict) for another revision,
-    /// [`TransitionOver`](ErrorKind::TransitionOver) when there is nothing left to do.
+    /// [`TransitionOver`](ErrorKind::TransitionOver) when there is nothing left to do,
+    /// [`ContextQuarantined`](ErrorKind::ContextQuarantined) before it is released.
     pub fn claim(
         &mut self,
         revision: Option<u64>,
@@ -70,6 +87,10 @@ impl StoredContext {
         if head.status.is_over() && !cleaning {
             return Err(head.over());
         }
+        if head.quarantined_at.is_some() {
+            let (id, attempts) = (head.id, head.attempts);
+            return Err(ErrorKind::ContextQuarantined { id, attempts }.into());
+        }
         if let Some(run) = &head.run
             && run.expires_at > now
         {
@@ -82,6 +103,88 @@ impl StoredContext {
             return Err(head.conflict(expected));
         }
         head.run = Some(claim.lease(now));
+        head.attempts = head.attempts.saturating_add(1);
+        head.retry_at = None;
+        self.change(now);
+        Ok(())
+    }
+
+    /// Takes the run-lease of a context that is due for a runner, or gives the context up when it
+    /// was tried too often.
+    pub fn claim_due(&mut self, due: &DueClaim<'_>, now: DateTime<Utc>) -> Claim {
+        let head = &self.head;
+        let (id, attempts) = (head.id, head.attempts);
+        if head.quarantined_at.is_some() || due.exclude.contains(&id) {
+            return Claim::Left;
+        }
+        if let Some(run) = &head.run
+            && after(run.expires_at, back_off(due.back_off, attempts)) > now
+        {
+            return Claim::Left;
+        }
+        if attempts >= due.max_attempts.max(1) {
+            self.give_up(now);
+            return Claim::GivenUp;
+        }
+        match self.claim(None, due.claim, now) {
+            Ok(()) => Claim::Taken,
+            Err(_) => Claim::Left,
+        }
+    }
+
+    /// [Gives up](Self::give_up) a context that was claimed to find out that it was tried too often:
+    /// that claim was no attempt.
+    pub fn give_up_claimed(&mut self, now: DateTime<Utc>) {
+        self.head.attempts = self.head.attempts.saturating_sub(1);
+        self.give_up(now);
+    }
+
+    /// Ends the attempts: what is to be called off is, a lock that cannot be given back is left to
+    /// its ttl, and all else is quarantined.
+    pub fn give_up(&mut self, now: DateTime<Utc>) {
+        let head = &mut self.head;
+        head.run = None;
+        head.retry_at = None;
+        if head.status.is_over() {
+            head.holds_lock = false;
+        } else if head.cancel.is_some() {
+            head.status = Status::Cancelled;
+            head.waiting = None;
+            head.holds_lock = false;
+            head.signals.clear();
+        } else {
+            head.quarantined_at = Some(now);
+        }
+        self.change(now);
+    }
+
+    /// Lets a quarantined context be claimed again; false when it was not quarantined.
+    pub fn release_quarantined(&mut self, now: DateTime<Utc>) -> bool {
+        let was = self.head.quarantined_at.take().is_some();
+        if was {
+            self.head.attempts = 0;
+            self.head.last_error = None;
+            self.change(now);
+        }
+        was
+    }
+
+    /// Lets a failed context go on from the action that failed. Its body stays as it was: the
+    /// machine that reads it takes it up as running.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for one that has not failed.
+    pub fn retry(&mut self, now: DateTime<Utc>) -> Result<()> {
+        let head = &mut self.head;
+        if head.status != Status::Failed {
+            let why = format!("{} is {} and has not failed", head.id, head.shown_status());
+            return Err(Error::invalid_argument("transition", why));
+        }
+        let details = serde_json::from_str::<ContextDetails>(&head.details).unwrap_or_default();
+        // What failed before its gates were passed has no actions yet.
+        head.status = if details.left == 0 { Status::Pending } else { Status::Running };
+        head.attempts = 0;
+        head.last_error = None;
         self.change(now);
         Ok(())
     }
@@ -95,7 +198,8 @@ impl StoredContext {
         // The answer to a save may be lost; who asks again finds what was saved, unless another is
         // at it by now.
         let others = head.run.as_ref().is_some_and(|run| run.token != save.token);
-        if head.revision == save.revision + 1 && self.body == save.draft.body && !others {
+        let same = self.body == save.draft.body && head.shown_status() == save.draft.status;
+        if head.revision == save.revision + 1 && same && !others {
             return Ok(head.saved());
         }
         let mine = head.run.as_ref().is_some_and(|run| run.token == save.token);
@@ -115,6 +219,9 @@ impl StoredContext {
             head.cancel = head.cancel.take().filter(|_| draft.status == Status::Cancelled);
             head.signals.clear();
         }
+        if draft.status != Status::Paused {
+            head.woken_at = None;
+        }
         // Whoever must still learn that it was called off stays at it.
         let told = head.cancel.as_ref().filter(|_| !draft.status.is_over());
         let goes_on = save.keep.or(told.map(|_| SHORT));
@@ -122,28 +229,40 @@ impl StoredContext {
             (Some(ttl), Some(run)) => run.expires_at = after(now, ttl),
             _ => head.run = None,
         }
+        if save.progress || !matches!(draft.status, Status::Pending | Status::Running) {
+            // Whoever stays at it has begun with the next action.
+            head.attempts = u32::from(head.run.is_some());
+            head.last_error = None;
+        }
+        head.retry_at = None;
         self.body.clone_from(&draft.body);
         self.change(now);
         Ok(self.head.saved())
     }
 
-    /// Renews the run-lease; false when it is another's (or nobody's) by now.
-    pub fn heartbeat(&mut self, token: Token, ttl: Duration, now: DateTime<Utc>) -> bool {
+    /// Renews the run-lease, unless it is another's (or nobody's) by now.
+    pub fn heartbeat(&mut self, token: Token, ttl: Duration, now: DateTime<Utc>) -> Beat {
         match &mut self.head.run {
             Some(run) if run.token == token => {
                 run.expires_at = after(now, ttl);
                 self.settle();
-                true
+                Beat { held: true, cancel: self.head.cancel.clone() }
             }
-            _ => false,
+            _ => Beat::default(),
         }
     }
 
-    /// Gives the run-lease back without a change; false when it was another's (or nobody's).
-    pub fn release(&mut self, token: Token) -> bool {
-        let mine = self.head.run.as_ref().is_some_and(|run| run.token == token);
+    /// Gives the run-lease back without a save; false when it was another's (or nobody's).
+    pub fn release(&mut self, token: Token, how: &GiveBack<'_>, now: DateTime<Utc>) -> bool {
+        let head = &mut self.head;
+        let mine = head.run.as_ref().is_some_and(|run| run.token == token);
         if mine {
-            self.head.run = None;
+            head.run = None;
+            head.attempts -= u32::from(!how.counts && head.attempts > 0);
+            head.retry_at = how.postpone.map(|span| after(now, span));
+            if let Some(reason) = how.reason {
+                head.last_error = Some(shortened(reason));
+            }
             self.settle();
         }
         mine
@@ -191,6 +310,8 @@ impl StoredContext {
         head.status = Status::Cancelled;
         head.cancel = Some(request);
         head.waiting = None;
+        head.quarantined_at = None;
+        head.retry_at = None;
         head.signals.clear();
         self.change(now);
         Ok(Cancelled::Done)
@@ -205,7 +326,8 @@ impl StoredContext {
             return Err(self.head.over());
         }
         if self.head.status == Status::Paused {
-            self.head.waiting.get_or_insert_default().wake_at = Some(now);
+            self.head.woken_at.get_or_insert(now);
+            self.head.retry_at = None;
             self.settle();
         }
         Ok(())
@@ -248,6 +370,24 @@ impl ContextHead {
     fn conflict(&self, expected: u64) -> Error {
         let found = Some(self.revision).filter(|found| *found != expected);
         ErrorKind::ContextConflict { id: self.id, expected, found }.into()
+    }
+}
+
+/// How long a suspect is left alone beyond the run-lease of a process that died with it.
+pub(crate) fn back_off(first: Duration, attempts: u32) -> Duration {
+    const LONGEST: Duration = Duration::from_secs(60);
+    match attempts.checked_sub(SUSPECT) {
+        None => Duration::ZERO,
+        Some(doublings) => first.saturating_mul(1 << doublings.min(16)).min(LONGEST),
+    }
+}
+
+/// A reason that a column can take, however much an error has to say.
+fn shortened(reason: &str) -> String {
+    const LONGEST: usize = 2_000;
+    match reason.char_indices().nth(LONGEST) {
+        None => reason.to_owned(),
+        Some((end, _)) => format!("{}…", &reason[..end]),
     }
 }
 

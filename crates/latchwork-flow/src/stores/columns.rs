@@ -7,8 +7,10 @@ use serde_json::Value;
 use sqlx::{Arguments, ColumnIndex, Database, Decode, Encode, Row, Type};
 use std::time::Duration;
 
-use crate::store::{CancelRequest, ContextHead, ReceivedSignal, RunLease, StoredContext, Waiting};
-use crate::{BoxError, Error, Result, Status, TransitionId};
+use crate::store::{
+    CancelRequest, ContextHead, ReceivedSignal, RunLease, StoredContext, Unreadable, Waiting,
+};
+use crate::{BoxError, ContextSummary, Error, Result, Status, TransitionId};
 
 /// A row in the order of the columns: the head's, then the body. Times are unix microseconds.
 pub(super) struct Columns {
@@ -32,11 +34,16 @@ pub(super) struct Columns {
     due_at: Option<i64>,
     created_at: i64,
     updated_at: i64,
+    attempts: i64,
+    last_error: Option<String>,
+    retry_at: Option<i64>,
+    quarantined_at: Option<i64>,
+    woken_at: Option<i64>,
     body: String,
 }
 
 /// How many there are: what a statement asks for besides comes after them.
-pub(super) const COUNT: usize = 21;
+pub(super) const COUNT: usize = 26;
 
 /// What came and was not yet used, as JSON in a column.
 #[derive(Serialize, Deserialize)]
@@ -74,6 +81,11 @@ impl Columns {
             due_at: head.due_at.map(micros),
             created_at: micros(head.created_at),
             updated_at: micros(head.updated_at),
+            attempts: head.attempts.into(),
+            last_error: head.last_error.clone(),
+            retry_at: head.retry_at.map(micros),
+            quarantined_at: head.quarantined_at.map(micros),
+            woken_at: head.woken_at.map(micros),
             body: stored.body.clone(),
         })
     }
@@ -108,6 +120,11 @@ impl Columns {
         to.add(self.due_at)?;
         to.add(self.created_at)?;
         to.add(self.updated_at)?;
+        to.add(self.attempts)?;
+        to.add(self.last_error)?;
+        to.add(self.retry_at)?;
+        to.add(self.quarantined_at)?;
+        to.add(self.woken_at)?;
         if with_body {
             to.add(self.body)?;
         }
@@ -143,7 +160,12 @@ impl Columns {
             due_at: row.try_get(17)?,
             created_at: row.try_get(18)?,
             updated_at: row.try_get(19)?,
-            body: row.try_get(20)?,
+            attempts: row.try_get(20)?,
+            last_error: row.try_get(21)?,
+            retry_at: row.try_get(22)?,
+            quarantined_at: row.try_get(23)?,
+            woken_at: row.try_get(24)?,
+            body: row.try_get(25)?,
         })
     }
 
@@ -184,6 +206,12 @@ impl Columns {
             run,
             signals: signals_of(&self.signals).ok_or_else(|| corrupt.column("signals"))?,
             cancel,
+            // More than fit are more than enough.
+            attempts: u32::try_from(self.attempts.max(0)).unwrap_or(u32::MAX),
+            last_error: self.last_error,
+            retry_at: corrupt.time("retry_at", self.retry_at)?,
+            quarantined_at: corrupt.time("quarantined_at", self.quarantined_at)?,
+            woken_at: corrupt.time("woken_at", self.woken_at)?,
             due_at: corrupt.time("due_at", self.due_at)?,
             created_at: corrupt.needed("created_at", Some(self.created_at))?,
             updated_at: corrupt.needed("updated_at", Some(self.updated_at))?,
@@ -272,6 +300,25 @@ fn signals_of(text: &str) -> Option<Vec<ReceivedSignal>> {
     signals.collect()
 }
 
+/// One row of a listing; one that cannot be read must not hide the others.
+pub(super) fn summary<R: Row>(row: &R) -> Result<ContextSummary, Unreadable>
+where
+    usize: ColumnIndex<R>,
+    R::Database: Database,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> bool: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let reason = match Columns::read(row) {
+        Ok(columns) => match columns.stored() {
+            Ok(stored) => return Ok(stored.head.summary()),
+            Err(error) => error.to_string(),
+        },
+        Err(error) => format!("a column has another type: {error}"),
+    };
+    Err(Unreadable { id: row.try_get(0).unwrap_or_default(), reason })
+}
+
 /// A type alias would need the bounds again; this is what a store asks of its row.
 pub(super) fn stored<R: Row>(
     row: &R,
@@ -314,6 +361,10 @@ mod tests {
         let mut stored = StoredContext::create(&draft, Some(&claim), now);
         stored.cancel("why", now).expect("it runs");
         stored.signal("go", &json!({"a": [1, "\u{0}"]}), now).expect("it is not over");
+        stored.head.last_error = Some("away".to_owned());
+        stored.head.retry_at = Some(now);
+        stored.head.quarantined_at = Some(now);
+        stored.head.woken_at = Some(now);
         stored
     }
 

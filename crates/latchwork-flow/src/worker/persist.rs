@@ -6,9 +6,10 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use super::StateWorker;
+use super::run::Run;
 use super::steps::not_ours;
 use crate::store::{
-    CancelRequest, ContextDraft, ContextHead, Due, Proof, RunClaim, Save, Saved, Waiting,
+    CancelRequest, ContextDraft, ContextHead, Due, GiveBack, RunClaim, Save, Saved, Waiting,
 };
 use crate::{ContextStore, Error, PauseLock, Result, State, Woken};
 
@@ -59,7 +60,8 @@ impl<S: State> StateWorker<S> {
 
     /// Notes that the context is claimed, and why it was due.
     pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
-        self.run = Some(Box::new(claim));
+        let run = Run::new(claim, head.attempts, self.context.next);
+        self.run = Some(Box::new(run));
         self.change().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
         // At the time of the claim, by the store's clock: ours may be behind, and would not see what
@@ -85,11 +87,9 @@ impl<S: State> StateWorker<S> {
     pub(super) async fn unclaim(&mut self) {
         let Some(run) = self.run.take() else { return };
         let Some(store) = &self.machine.store else { return };
-        let proof = Proof { id: self.context.id, token: run.token };
-        let left = match self.terms.as_ref().and_then(|terms| terms.postpone) {
-            Some(span) => store.heartbeat(proof, span).await,
-            None => store.release(proof).await,
-        };
+        let proof = run.proof(self.context.id);
+        let postpone = self.terms.as_ref().and_then(|terms| terms.postpone);
+        let left = store.release(proof, &GiveBack { postpone, ..GiveBack::default() }).await;
         if let Err(error) = left {
             tracing::debug!(transition = %self.context.id, %error, "a run-lease is left to its end");
         }
@@ -101,7 +101,8 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         }
         if self.run.is_none() {
-            self.run = Some(Box::new(RunClaim::new(self.machine.run_ttl)));
+            let claim = RunClaim::new(self.machine.run_ttl);
+            self.run = Some(Box::new(Run::new(claim, 1, self.context.next)));
         }
         match self.save(Some(self.machine.run_ttl)).await? {
             Some(request) => self.cancel_with(&request.reason).await,
@@ -115,17 +116,23 @@ impl<S: State> StateWorker<S> {
         if self.machine.store.is_none() {
             return Ok(None);
         }
-        let Some(run) = self.run.clone() else { return Ok(None) };
+        if self.run.is_none() {
+            return Ok(None);
+        }
         let events = self.events.max(self.context.events);
         self.change().events = events;
         let saved = match self.draft() {
-            Ok(draft) => self.save_patiently(&draft, &run, keep).await,
+            Ok(draft) => self.save_patiently(&draft, keep).await,
             Err(error) => Err(error),
         };
         match saved {
             Ok(saved) => {
                 self.used_signal = None;
                 self.change().revision = saved.revision;
+                let next = self.context.next;
+                if let Some(run) = &mut self.run {
+                    run.saved(next);
+                }
                 Ok(saved.cancel)
             }
             Err(error) => Err(Box::pin(self.leave(error)).await),
@@ -133,25 +140,23 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Asks again while the store is away, for as long as the run-lease can be hoped to last.
-    async fn save_patiently(
-        &self,
-        draft: &ContextDraft,
-        run: &RunClaim,
-        keep: Option<Duration>,
-    ) -> Result<Saved> {
-        let Some(store) = &self.machine.store else { return Err(not_ours(self)) };
+    async fn save_patiently(&self, draft: &ContextDraft, keep: Option<Duration>) -> Result<Saved> {
+        let (Some(store), Some(run)) = (&self.machine.store, &self.run) else {
+            return Err(not_ours(self));
+        };
+        let progress = run.saved_next != self.context.next;
         let clock = &self.machine.clock;
-        let deadline = clock.now().after(run.ttl / 2);
+        let deadline = clock.now().after(run.claim.ttl / 2);
         let mut pause = Duration::from_millis(20);
         loop {
             let answer = match self.context.revision {
-                0 => match store.create(draft, Some(run)).await {
+                0 => match store.create(draft, Some(&run.claim)).await {
                     Ok(revision) => Ok(Saved { revision, cancel: None }),
                     Err(error) => Err(error),
                 },
                 revision => {
-                    let (token, used_signal) = (run.token, self.used_signal);
-                    store.save(&Save { draft, revision, token, keep, used_signal }).await
+                    let (token, used_signal) = (run.token(), self.used_signal);
+                    store.save(&Save { draft, revision, token, keep, used_signal, progress }).await
                 }
             };
             match answer {
@@ -171,14 +176,14 @@ impl<S: State> StateWorker<S> {
         let (Some(store), Some(run)) = (&self.machine.store, &self.run) else {
             return Ok(work.await);
         };
-        let (clock, ttl) = (&self.machine.clock, run.ttl);
-        let proof = Proof { id: self.context.id, token: run.token };
+        let (clock, ttl) = (&self.machine.clock, run.claim.ttl);
+        let proof = run.proof(self.context.id);
         let beat = async {
             loop {
                 clock.sleep_until(clock.now().after(ttl / 3)).await;
                 match store.heartbeat(proof, ttl).await {
-                    Ok(true) => {}
-                    Ok(false) => return not_ours(self),
+                    Ok(beat) if beat.held => {}
+                    Ok(_) => return not_ours(self),
                     Err(error) if error.is_temporary() => {
                         tracing::warn!(transition = %proof.id, %error, "a heartbeat was missed");
                     }

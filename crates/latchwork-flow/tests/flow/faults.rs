@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use latchwork_flow::store::{
-    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, Proof, RunClaim, Save,
-    Saved, StoredContext,
+    Beat, Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, DueClaim,
+    GiveBack, Proof, RunClaim, Save, Saved, StoredContext,
 };
 use latchwork_flow::{
     ActionResult, ContextStore, EntityKey, Error, InMemoryContextStore, JsonState, OnTimeout,
@@ -63,13 +63,8 @@ impl ContextStore for Flaky {
     ) -> Result<StoredContext> {
         self.through(self.inner.claim(id, revision, claim)).await
     }
-    async fn claim_due(
-        &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
-    ) -> Result<Vec<StoredContext>> {
-        self.inner.claim_due(machine, limit, claim).await
+    async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
+        self.inner.claim_due(due).await
     }
     async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
         self.inner.next_due(machine).await
@@ -77,11 +72,11 @@ impl ContextStore for Flaky {
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
         self.through(self.inner.save(save)).await
     }
-    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
         self.inner.heartbeat(proof, ttl).await
     }
-    async fn release(&self, proof: Proof) -> Result<bool> {
-        self.inner.release(proof).await
+    async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
+        self.inner.release(proof, how).await
     }
     async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
         self.inner.list(filter, page).await
@@ -95,6 +90,14 @@ impl ContextStore for Flaky {
     async fn wake(&self, id: TransitionId) -> Result<()> {
         self.inner.wake(id).await
     }
+    async fn retry(&self, id: TransitionId) -> Result<()> {
+        ContextStore::retry(&self.inner, id).await
+    }
+
+    async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        ContextStore::release_quarantined(&self.inner, id).await
+    }
+
     async fn delete(&self, id: TransitionId) -> Result<bool> {
         self.inner.delete(id).await
     }
@@ -187,7 +190,7 @@ async fn f08_the_stores_clock_decides_what_is_due() {
         .unwrap();
     machine.run(order(), Default::default()).await.unwrap();
     let claim = RunClaim::new(Duration::from_secs(60));
-    let row = store.claim_due("late", 1, &claim).await.unwrap().remove(0);
+    let row = store.claim_due(&DueClaim::new("late", 1, &claim)).await.unwrap().remove(0);
     let done = machine.take(row, claim).unwrap().execute().await.unwrap();
     assert!(done.is_stopped());
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use latchwork_flow::store::{
-    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, Proof, RunClaim, Save,
-    Saved, StoredContext,
+    Beat, Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, DueClaim,
+    GiveBack, Proof, RunClaim, Save, Saved, StoredContext,
 };
 use latchwork_flow::{ContextStore, Contexts, Error, Result, TransitionId};
 use serde_json::Value;
@@ -66,15 +66,10 @@ impl ContextStore for Flaky {
         self.contexts.claim(id, revision, claim).await
     }
 
-    async fn claim_due(
-        &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
-    ) -> Result<Vec<StoredContext>> {
+    async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
         self.looks.fetch_add(1, Ordering::SeqCst);
         self.there()?;
-        self.contexts.claim_due(machine, limit, claim).await
+        self.contexts.claim_due(due).await
     }
 
     async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
@@ -87,14 +82,14 @@ impl ContextStore for Flaky {
         self.contexts.save(save).await
     }
 
-    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
         self.there()?;
         self.contexts.heartbeat(proof, ttl).await
     }
 
-    async fn release(&self, proof: Proof) -> Result<bool> {
+    async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
         self.there()?;
-        self.contexts.release(proof).await
+        self.contexts.release(proof, how).await
     }
 
     async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
@@ -115,6 +110,16 @@ impl ContextStore for Flaky {
     async fn wake(&self, id: TransitionId) -> Result<()> {
         self.there()?;
         self.contexts.wake(id).await
+    }
+
+    async fn retry(&self, id: TransitionId) -> Result<()> {
+        self.there()?;
+        ContextStore::retry(&self.contexts, id).await
+    }
+
+    async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        self.there()?;
+        ContextStore::release_quarantined(&self.contexts, id).await
     }
 
     async fn delete(&self, id: TransitionId) -> Result<bool> {

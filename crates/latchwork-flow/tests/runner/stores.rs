@@ -2,7 +2,7 @@
 //! damaged rows.
 
 use latchwork_contract::proxy::Proxy;
-use latchwork_flow::store::{ContextDraft, ContextStore, Proof, RunClaim, Save};
+use latchwork_flow::store::{ContextDraft, ContextStore, DueClaim, Proof, RunClaim, Save};
 use latchwork_flow::{Contexts, PostgresContextStore, SqliteContextStore, Status, TransitionId};
 use latchwork_lock::SystemClock;
 use libtest_mimic::{Failed, Trial};
@@ -67,14 +67,14 @@ fn draft() -> ContextDraft {
 async fn live(store: &impl ContextStore) {
     let (draft, claim) = (draft(), RunClaim::new(secs(60)));
     store.create(&draft, None).await.expect("it is new");
-    let rows = store.claim_due("stores", 10, &claim).await.expect("it answers");
+    let rows = store.claim_due(&DueClaim::new("stores", 10, &claim)).await.expect("it answers");
     assert_eq!(rows.len(), 1);
     let proof = Proof { id: draft.id, token: claim.token };
-    assert!(store.heartbeat(proof, secs(60)).await.expect("it answers"));
+    assert!(store.heartbeat(proof, secs(60)).await.expect("it answers").held);
     let over = ContextDraft { status: Status::Completed, ..draft };
     let revision = rows[0].head.revision;
     let (token, used_signal) = (claim.token, None);
-    let save = Save { draft: &over, revision, token, keep: None, used_signal };
+    let save = Save { draft: &over, revision, token, keep: None, used_signal, progress: false };
     store.save(&save).await.expect("it is ours");
     assert!(store.delete(over.id).await.expect("it answers"));
 }
@@ -114,7 +114,10 @@ async fn sqlite_does_not_write_to_a_file_that_was_moved() {
     for error in [
         store.create(&self::draft(), None).await.expect_err("moved"),
         store.claim(draft.id, None, &RunClaim::new(secs(1))).await.expect_err("moved"),
-        store.claim_due("stores", 1, &RunClaim::new(secs(1))).await.expect_err("moved"),
+        store
+            .claim_due(&DueClaim::new("stores", 1, &RunClaim::new(secs(1))))
+            .await
+            .expect_err("moved"),
         store.cancel(draft.id, "why").await.expect_err("moved"),
         store.load(draft.id).await.expect_err("moved"),
     ] {
@@ -154,7 +157,10 @@ async fn passes_over(store: &Contexts, damage: impl AsyncFnOnce(&'static str)) {
     store.create(&bad, None).await.expect("it is new");
     damage("UPDATE latchwork_flow_context SET status = 'lost', holds_lock = true").await;
     store.create(&good, None).await.expect("it is new");
-    let rows = store.claim_due("stores", 10, &RunClaim::new(secs(60))).await.expect("it answers");
+    let rows = store
+        .claim_due(&DueClaim::new("stores", 10, &RunClaim::new(secs(60))))
+        .await
+        .expect("it answers");
     assert_eq!(rows.iter().map(|row| row.head.id).collect::<Vec<_>>(), [good.id]);
     let error = Contexts::load(store, bad.id).await.expect_err("it is damaged");
     assert_eq!(error.code(), "corrupt_context");
@@ -249,7 +255,7 @@ async fn postgres_takes_silence_for_an_outage() {
     let error = store.heartbeat(proof, secs(60)).await.expect_err("nobody answers");
     assert_eq!(error.code(), "store_unavailable", "{error}");
     until("a new connection is made", || async {
-        store.heartbeat(proof, secs(60)).await.is_ok_and(|renewed| renewed)
+        store.heartbeat(proof, secs(60)).await.is_ok_and(|beat| beat.held)
     })
     .await;
 }
@@ -267,7 +273,7 @@ async fn postgres_finds_a_lost_answer_by_asking_again() {
         again(first, || store.create(&draft, Some(&claim))).await;
         let next = ContextDraft { body: "{}".to_owned(), ..draft };
         let (token, keep, used_signal) = (claim.token, None, None);
-        let save = Save { draft: &next, revision: 1, token, keep, used_signal };
+        let save = Save { draft: &next, revision: 1, token, keep, used_signal, progress: false };
         proxy.pass_answers(answers);
         let first = store.save(&save).await;
         proxy.pass().await.expect("it passes again");

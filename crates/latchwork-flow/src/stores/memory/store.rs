@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Clock, SystemClock};
+use latchwork_lock::{Clock, Moment, SystemClock};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::store::{
-    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof,
-    RunClaim, Save, Saved, StoredContext,
+    Beat, Cancelled, Claim, ContextDraft, ContextFilter, ContextPage, ContextPageRequest,
+    ContextStore, DueClaim, GiveBack, Proof, RunClaim, SUSPECT, Save, Saved, StoredContext,
 };
 use crate::{Error, Result, TransitionId};
 
@@ -25,6 +25,15 @@ pub struct InMemoryContextStore {
 struct Inner {
     rows: Mutex<Rows>,
     clock: Arc<dyn Clock>,
+    started: (Moment, DateTime<Utc>),
+}
+
+impl Inner {
+    /// The wall clock at the start, and what has passed since: a wall clock that is set must not end
+    /// a run-lease.
+    fn now(&self) -> DateTime<Utc> {
+        self.started.1 + self.clock.now().since(self.started.0)
+    }
 }
 
 #[derive(Default)]
@@ -41,7 +50,8 @@ impl InMemoryContextStore {
 
     /// An empty store whose time a test can move.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        InMemoryContextStore { inner: Arc::new(Inner { rows: Mutex::default(), clock }) }
+        let started = (clock.now(), clock.wall());
+        InMemoryContextStore { inner: Arc::new(Inner { rows: Mutex::default(), clock, started }) }
     }
 
     /// One change of one row.
@@ -51,7 +61,7 @@ impl InMemoryContextStore {
         change: impl FnOnce(&mut StoredContext, DateTime<Utc>) -> Result<T>,
     ) -> Result<T> {
         let rows = &mut *self.inner.rows.lock();
-        let now = self.inner.clock.wall();
+        let now = self.inner.now();
         let row = rows.by_id.get_mut(&id).ok_or_else(|| Error::context_not_found(id))?;
         let before = row.head.due_at;
         let out = change(row, now)?;
@@ -75,9 +85,9 @@ impl Rows {
 }
 
 /// That there is no such row, where that is no error.
-fn unless_gone(answer: Result<bool>) -> Result<bool> {
+fn unless_gone<T: Default>(answer: Result<T>) -> Result<T> {
     match answer {
-        Err(error) if error.code() == "context_not_found" => Ok(false),
+        Err(error) if error.code() == "context_not_found" => Ok(T::default()),
         other => other,
     }
 }
@@ -88,7 +98,7 @@ impl ContextStore for InMemoryContextStore {
     }
 
     async fn now(&self) -> Result<DateTime<Utc>> {
-        Ok(self.inner.clock.wall())
+        Ok(self.inner.now())
     }
 
     async fn create(&self, draft: &ContextDraft, run: Option<&RunClaim>) -> Result<u64> {
@@ -97,7 +107,7 @@ impl ContextStore for InMemoryContextStore {
             let known = row.is_repetition(draft, run);
             return if known { Ok(1) } else { Err(Error::context_exists(draft.id)) };
         }
-        let row = StoredContext::create(draft, run, self.inner.clock.wall());
+        let row = StoredContext::create(draft, run, self.inner.now());
         row.head.due_at.map(|at| rows.due.insert((row.head.machine.clone(), at, draft.id)));
         rows.by_id.insert(draft.id, row);
         Ok(1)
@@ -119,28 +129,37 @@ impl ContextStore for InMemoryContextStore {
         })
     }
 
-    async fn claim_due(
-        &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
-    ) -> Result<Vec<StoredContext>> {
+    async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
         let rows = &mut *self.inner.rows.lock();
-        let now = self.inner.clock.wall();
-        let from = (machine.to_owned(), DateTime::<Utc>::MIN_UTC, TransitionId::LEAST);
-        let due = rows.due.range(from..);
-        let due = due.take_while(|(of, at, _)| of == machine && *at <= now).take(limit);
-        let due: Vec<_> = due.cloned().collect();
-        let mut claimed = Vec::with_capacity(due.len());
-        for entry in due {
+        let now = self.inner.now();
+        let from = (due.machine.to_owned(), DateTime::<Utc>::MIN_UTC, TransitionId::LEAST);
+        let found = rows.due.range(from..);
+        let found = found.take_while(|(of, at, _)| of == due.machine && *at <= now);
+        let (mut claimed, mut suspects) = (Vec::new(), usize::from(!due.beside_suspect));
+        let mut moved = Vec::new();
+        for entry in found {
             let Some(row) = rows.by_id.get_mut(&entry.2) else { continue };
-            // What is due is nobody's by the rules: its run-lease is over, if it ever had one.
-            if row.claim(None, claim, now).is_ok() {
-                let at = row.head.due_at.map(|at| (machine.to_owned(), at, entry.2));
-                claimed.push(row.clone());
-                rows.due.remove(&entry);
-                rows.due.extend(at);
+            let suspect = row.head.attempts >= SUSPECT;
+            if claimed.len() >= due.limit {
+                break;
             }
+            if suspect && suspects == 0 || due.beside_suspect && row.head.attempts > 0 {
+                continue;
+            }
+            let claim = row.claim_due(due, now);
+            if claim == Claim::Left {
+                continue;
+            }
+            let at = row.head.due_at.map(|at| (due.machine.to_owned(), at, entry.2));
+            moved.push((entry.clone(), at));
+            if claim == Claim::Taken {
+                suspects -= usize::from(suspect);
+                claimed.push(row.clone());
+            }
+        }
+        for (before, after) in moved {
+            rows.due.remove(&before);
+            rows.due.extend(after);
         }
         Ok(claimed)
     }
@@ -149,7 +168,7 @@ impl ContextStore for InMemoryContextStore {
         let rows = self.inner.rows.lock();
         let from = (machine.to_owned(), DateTime::<Utc>::MIN_UTC, TransitionId::LEAST);
         let next = rows.due.range(from..).next().filter(|(of, _, _)| of == machine);
-        let now = self.inner.clock.wall();
+        let now = self.inner.now();
         Ok(next.map(|(_, at, _)| (*at - now).to_std().unwrap_or_default()))
     }
 
@@ -157,21 +176,21 @@ impl ContextStore for InMemoryContextStore {
         self.edit(save.draft.id, |row, now| row.save(save, now))
     }
 
-    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
         unless_gone(self.edit(proof.id, |row, now| Ok(row.heartbeat(proof.token, ttl, now))))
     }
 
-    async fn release(&self, proof: Proof) -> Result<bool> {
-        unless_gone(self.edit(proof.id, |row, _| Ok(row.release(proof.token))))
+    async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
+        unless_gone(self.edit(proof.id, |row, now| Ok(row.release(proof.token, how, now))))
     }
 
     async fn list(&self, filter: &ContextFilter, page: &ContextPageRequest) -> Result<ContextPage> {
         let rows = self.inner.rows.lock();
-        let now = self.inner.clock.wall();
+        let now = self.inner.now();
         let after = page.after.unwrap_or(TransitionId::LEAST);
         let found = rows.by_id.range(after..).filter(|(id, _)| page.after != Some(**id));
         let found = found.filter(|(_, row)| filter.lets_through(&row.head, now));
-        let found = found.take(page.limit + 1).map(|(_, row)| row.head.summary()).collect();
+        let found = found.take(page.limit + 1).map(|(_, row)| Ok(row.head.summary()));
         Ok(ContextPage::cut(found, page.limit))
     }
 
@@ -187,6 +206,14 @@ impl ContextStore for InMemoryContextStore {
         self.edit(id, |row, now| row.wake(now))
     }
 
+    async fn retry(&self, id: TransitionId) -> Result<()> {
+        self.edit(id, |row, now| row.retry(now))
+    }
+
+    async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        self.edit(id, |row, now| Ok(row.release_quarantined(now)))
+    }
+
     async fn delete(&self, id: TransitionId) -> Result<bool> {
         let rows = &mut *self.inner.rows.lock();
         let done = rows.by_id.get(&id).is_some_and(|row| row.head.is_removable());
@@ -198,7 +225,7 @@ impl ContextStore for InMemoryContextStore {
 
     async fn prune(&self, over_for: Duration, limit: usize) -> Result<u64> {
         let rows = &mut *self.inner.rows.lock();
-        let now = self.inner.clock.wall();
+        let now = self.inner.now();
         let old = |row: &StoredContext| {
             (now - row.head.updated_at).to_std().unwrap_or_default() >= over_for
         };

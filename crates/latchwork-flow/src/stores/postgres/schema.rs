@@ -6,8 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "flow";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 1] =
-    [Migration { version: 1, name: "contexts", sql: FIRST }];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "contexts", sql: FIRST },
+    Migration { version: 2, name: "attempts", sql: ATTEMPTS },
+];
 
 const FIRST: &str = r#"
 -- One row for each transition that was stored. Times are microseconds of the server's clock. The
@@ -52,6 +54,25 @@ CREATE INDEX latchwork_flow_context_over ON latchwork_flow_context (updated_at)
     WHERE status NOT IN ('pending', 'running', 'paused') AND NOT holds_lock;
 "#;
 
+const ATTEMPTS: &str = r#"
+-- How often a context was claimed since it last got on, why that came to nothing, until when runners
+-- leave it alone, since when it is quarantined, and when somebody asked for it to go on.
+ALTER TABLE latchwork_flow_context
+    ADD COLUMN attempts bigint NOT NULL DEFAULT 0,
+    ADD COLUMN last_error text,
+    ADD COLUMN retry_at bigint,
+    ADD COLUMN quarantined_at bigint,
+    ADD COLUMN woken_at bigint;
+
+-- For runners: those of which a process is at one at a time.
+CREATE INDEX latchwork_flow_context_suspect ON latchwork_flow_context (machine, due_at, id)
+    WHERE due_at IS NOT NULL AND attempts >= 2;
+
+-- For listings.
+CREATE INDEX latchwork_flow_context_quarantined ON latchwork_flow_context (id)
+    WHERE quarantined_at IS NOT NULL;
+"#;
+
 /// The server's time. In a select of its own where an index is searched by it: of a function that
 /// gives something else each time no index can be asked.
 macro_rules! now {
@@ -67,7 +88,8 @@ macro_rules! head {
             $id,
             ", machine, entity, status, revision, details, wake_at, signal, timeout_at, renew_at, \
              holds_lock, run_token, run_runner, run_expires_at, signals, cancel_reason, cancel_at, \
-             due_at, created_at, updated_at"
+             due_at, created_at, updated_at, attempts, last_error, retry_at, quarantined_at, \
+             woken_at"
         )
     };
 }
@@ -76,14 +98,15 @@ macro_rules! head {
 macro_rules! values {
     () => {
         "$1::uuid, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, \
-         $19, $20"
+         $19, $20, $21, $22, $23, $24, $25"
     };
 }
 
 /// That it is over and has no lock to give back.
 macro_rules! over {
     () => {
-        "status NOT IN ('pending', 'running', 'paused') AND NOT holds_lock"
+        "status NOT IN ('pending', 'running', 'paused') AND status <> 'quarantined' \
+         AND NOT holds_lock"
     };
 }
 
@@ -95,7 +118,7 @@ pub(super) const CREATE: &str = concat!(
     head!("id"),
     ", body, changes) VALUES (",
     values!(),
-    ", $21, 0) ON CONFLICT (id) DO NOTHING RETURNING true"
+    ", $26, 0) ON CONFLICT (id) DO NOTHING RETURNING true"
 );
 
 /// One row (1), how often it was changed, and the time.
@@ -107,37 +130,52 @@ pub(super) const LOAD: &str = concat!(
     " FROM latchwork_flow_context WHERE id = $1::uuid"
 );
 
-/// A row without its body, and how often it was changed (21), if that is still so.
+/// A row without its body, and how often it was changed (26), if that is still so.
 pub(super) const PUT: &str = concat!(
     "UPDATE latchwork_flow_context SET (",
     head!("id"),
     ", changes) = (",
     values!(),
-    ", $21 + 1) WHERE id = $1::uuid AND changes = $21 RETURNING true"
+    ", $26 + 1) WHERE id = $1::uuid AND changes = $26 RETURNING true"
 );
 
-/// The same with its body (21) and the changes behind it (22).
+/// The same with its body (26) and the changes behind it (27).
 pub(super) const PUT_WITH_BODY: &str = concat!(
     "UPDATE latchwork_flow_context SET (",
     head!("id"),
     ", body, changes) = (",
     values!(),
-    ", $21, $22 + 1) WHERE id = $1::uuid AND changes = $22 RETURNING true"
+    ", $26, $27 + 1) WHERE id = $1::uuid AND changes = $27 RETURNING true"
 );
 
-/// What [`StoredContext::claim`](crate::store::StoredContext::claim) says of all that is due of a
-/// machine (1), the longest due first, this many (2), for a token (3), a runner (4) and a ttl (5).
-/// What is due belongs to nobody: its run-lease is over, if it ever had one.
+/// What [`StoredContext::claim_due`](crate::store::StoredContext::claim_due) says of all that is due
+/// of a machine (1), the longest due first, this many (2), for a token (3), a runner (4) and a ttl
+/// (5): one suspect or none (6) that has been left alone for the back-off (7), and of the others
+/// those that were tried so often at most (8); not these (9). What is due belongs to nobody: its
+/// run-lease is over, if it ever had one. Whoever was tried too often is given up by its claimer.
+///
+/// A revision or number of changes that nobody counts so far up is damaged, and must not end the
+/// statement.
 pub(super) const CLAIM_DUE: &str = concat!(
     "WITH t AS MATERIALIZED (SELECT ",
     now!(),
-    " AS now_us), due AS (SELECT id AS due_id, due_at AS since FROM latchwork_flow_context \
-     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) \
-     AND (status IN ('pending', 'running', 'paused') OR holds_lock) \
-     ORDER BY due_at, id LIMIT $2 FOR UPDATE SKIP LOCKED) \
+    " AS now_us), suspect AS (SELECT id AS due_id, due_at AS since FROM latchwork_flow_context \
+     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts >= 2 \
+     AND quarantined_at IS NULL AND (status IN ('pending', 'running', 'paused') OR holds_lock) \
+     AND (run_expires_at IS NULL OR run_expires_at <= (SELECT now_us FROM t) \
+     - least($7 << least(attempts - 2, 16)::int, 60000000)) AND NOT id = ANY($9::text[]::uuid[]) \
+     ORDER BY due_at, id LIMIT $6 FOR UPDATE SKIP LOCKED), \
+     fresh AS (SELECT id AS due_id, due_at AS since FROM latchwork_flow_context \
+     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts <= $8 \
+     AND quarantined_at IS NULL AND (status IN ('pending', 'running', 'paused') OR holds_lock) \
+     AND NOT id = ANY($9::text[]::uuid[]) \
+     ORDER BY due_at, id LIMIT $2 - (SELECT count(*) FROM suspect) FOR UPDATE SKIP LOCKED), \
+     due AS (SELECT * FROM suspect UNION ALL SELECT * FROM fresh) \
      UPDATE latchwork_flow_context SET run_token = $3, run_runner = $4, \
-     run_expires_at = t.now_us + $5, due_at = t.now_us + $5, revision = revision + 1, \
-     updated_at = t.now_us, changes = changes + 1 FROM due, t WHERE id = due_id RETURNING ",
+     run_expires_at = t.now_us + $5, due_at = t.now_us + $5, \
+     revision = least(revision, 9223372036854775806) + 1, attempts = greatest(attempts, 0) + 1, \
+     retry_at = NULL, updated_at = t.now_us, \
+     changes = least(changes, 9223372036854775806) + 1 FROM due, t WHERE id = due_id RETURNING ",
     head!("id::text"),
     ", body, since"
 );
@@ -157,7 +195,7 @@ pub(super) const HEARTBEAT: &str = concat!(
     now!(),
     " + $3 AS until) UPDATE latchwork_flow_context SET run_expires_at = t.until, \
      due_at = t.until, changes = changes + 1 FROM t WHERE id = $1::uuid AND run_token = $2 \
-     RETURNING true"
+     RETURNING cancel_reason, cancel_at"
 );
 
 /// One that is over.
@@ -184,7 +222,10 @@ pub(super) const LIST: &str =
 /// What a filter adds to it, with the number of the value that it compares with.
 pub(super) const LIST_MACHINE: &str = " AND machine = $";
 pub(super) const LIST_ENTITY: &str = " AND entity = $";
-pub(super) const LIST_STATUS: &str = " AND status = $";
+pub(super) const LIST_STATUS: &str = " AND quarantined_at IS NULL AND status = $";
+
+/// The status of those that are left alone.
+pub(super) const LIST_QUARANTINED: &str = " AND quarantined_at IS NOT NULL";
 
 /// The time as a value, so that the planner can see how few are due.
 pub(super) const LIST_DUE: &str = " AND due_at <= $";

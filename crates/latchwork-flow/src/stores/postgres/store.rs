@@ -14,14 +14,17 @@ use super::error::{self, NAME};
 use super::record::{Again, Ask, Record, Rows, values};
 use super::schema::{
     CLAIM_DUE, CREATE, DELETE, HEARTBEAT, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY,
-    LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_STATUS, MIGRATIONS, NEXT_DUE, NOW, PRUNE,
+    LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_QUARANTINED, LIST_STATUS, MIGRATIONS, NEXT_DUE,
+    NOW, PRUNE,
 };
 use crate::store::{
-    Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest, ContextStore, Proof,
-    RunClaim, Save, Saved, StoredContext, View,
+    Beat, CancelRequest, Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest,
+    ContextStore, DueClaim, GiveBack, Proof, RunClaim, Save, Saved, StoredContext, View,
 };
-use crate::stores::columns::{COUNT, Columns, micros, number, span, stored, time, token_text};
-use crate::{Error, Result, TransitionId};
+use crate::stores::columns::{
+    COUNT, Columns, micros, number, span, stored, summary, time, token_text,
+};
+use crate::{Error, Result, Status, TransitionId};
 
 /// Contexts in a PostgreSQL database; clones share its pool.
 ///
@@ -95,6 +98,21 @@ impl PostgresContextStore {
         }
     }
 
+    /// Gives up what was claimed once too often, unless somebody else has it by now.
+    async fn give_up(&self, during: &'static str, claimed: &StoredContext) -> Result<()> {
+        let id = claimed.head.id;
+        let given_up = self.edit(during, id, |row, now| {
+            if row.head.revision == claimed.head.revision {
+                row.give_up_claimed(now);
+            }
+            Ok(())
+        });
+        match given_up.await {
+            Err(error) if error.code() == "context_not_found" => Ok(()),
+            other => other,
+        }
+    }
+
     async fn ask(
         &self,
         during: &'static str,
@@ -153,25 +171,29 @@ impl ContextStore for PostgresContextStore {
         .await
     }
 
-    async fn claim_due(
-        &self,
-        machine: &str,
-        limit: usize,
-        claim: &RunClaim,
-    ) -> Result<Vec<StoredContext>> {
+    async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
         const DURING: &str = "claiming what is due";
         let wrong = |e| error::driver(DURING, e);
+        let claim = due.claim;
+        let exclude: Vec<String> = due.exclude.iter().map(ToString::to_string).collect();
         // Said twice it may leave some that nobody goes on with, until their run-leases end.
         let found = self.ask(DURING, Again::Yes, CLAIM_DUE, |to| {
-            to.add(machine)?;
-            to.add(number(limit as u64))?;
+            to.add(due.machine)?;
+            to.add(number(due.limit as u64))?;
             to.add(token_text(claim.token))?;
             to.add(claim.runner.as_str())?;
-            to.add(span(claim.ttl))
+            to.add(span(claim.ttl))?;
+            to.add(i64::from(!due.beside_suspect))?;
+            to.add(span(due.back_off).min(60_000_000))?;
+            to.add(i64::from(!due.beside_suspect))?;
+            to.add(exclude)
         });
         let mut claimed: Vec<(i64, StoredContext)> = Vec::new();
         for row in found.await? {
             match stored(&row, wrong) {
+                Ok(context) if context.head.attempts > due.max_attempts.max(1) => {
+                    self.give_up(DURING, &context).await?;
+                }
                 Ok(context) => claimed.push((row.try_get(COUNT).map_err(wrong)?, context)),
                 // It must not keep the others from their turn.
                 Err(error) => tracing::warn!(%error, "a context that is due was passed over"),
@@ -193,17 +215,24 @@ impl ContextStore for PostgresContextStore {
         self.edit("saving a context", save.draft.id, |row, now| row.save(save, now)).await
     }
 
-    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<bool> {
-        let done = self.ask("renewing a run-lease", Again::Yes, HEARTBEAT, |to| {
+    async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
+        const DURING: &str = "renewing a run-lease";
+        let done = self.ask(DURING, Again::Yes, HEARTBEAT, |to| {
             to.add(proof.id.to_string())?;
             to.add(token_text(proof.token))?;
             to.add(span(ttl))
         });
-        Ok(done.await?.len() == 1)
+        let done = done.await?;
+        let Some(row) = done.first() else { return Ok(Beat::default()) };
+        let wrong = |e| error::driver(DURING, e);
+        let reason: Option<String> = row.try_get(0).map_err(wrong)?;
+        let at: Option<i64> = row.try_get(1).map_err(wrong)?;
+        let at = at.and_then(time).unwrap_or_default();
+        Ok(Beat { held: true, cancel: reason.map(|reason| CancelRequest { reason, at }) })
     }
 
-    async fn release(&self, proof: Proof) -> Result<bool> {
-        let change = |row: &mut StoredContext, _| Ok(row.release(proof.token));
+    async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
+        let change = |row: &mut StoredContext, now| Ok(row.release(proof.token, how, now));
         match self.edit("giving a run-lease back", proof.id, change).await {
             Err(error) if error.code() == "context_not_found" => Ok(false),
             other => other,
@@ -221,7 +250,9 @@ impl ContextStore for PostgresContextStore {
             to.add(page.after.unwrap_or(TransitionId::LEAST).to_string())?;
             // One more than wanted tells whether there is more.
             to.add(number(page.limit as u64).saturating_add(1))?;
-            let status = filter.status.map(|status| status.name());
+            let quarantined = filter.status == Some(Status::Quarantined);
+            let status = filter.status.map(Status::name).filter(|_| !quarantined);
+            sql += if quarantined { LIST_QUARANTINED } else { "" };
             let wanted = [
                 (LIST_MACHINE, filter.machine.as_deref()),
                 (LIST_ENTITY, filter.entity.as_deref()),
@@ -246,9 +277,7 @@ impl ContextStore for PostgresContextStore {
         sql += if now.is_some() { LIST_DUE_END } else { LIST_END };
         let ask = Ask { during: DURING, sql: sql.into(), values, again: Again::Yes };
         let rows = self.rows.ask(ask).await?;
-        let wrong = |e| error::driver(DURING, e);
-        let found = rows.iter().map(|row| Ok(stored(row, wrong)?.head.summary()));
-        Ok(ContextPage::cut(found.collect::<Result<_>>()?, page.limit))
+        Ok(ContextPage::cut(rows.iter().map(summary), page.limit))
     }
 
     async fn signal(&self, id: TransitionId, name: &str, payload: &Value) -> Result<()> {
@@ -261,6 +290,15 @@ impl ContextStore for PostgresContextStore {
 
     async fn wake(&self, id: TransitionId) -> Result<()> {
         self.edit("waking a context", id, |row, now| row.wake(now)).await
+    }
+
+    async fn retry(&self, id: TransitionId) -> Result<()> {
+        self.edit("retrying a transition", id, |row, now| row.retry(now)).await
+    }
+
+    async fn release_quarantined(&self, id: TransitionId) -> Result<bool> {
+        const DURING: &str = "releasing a quarantined context";
+        self.edit(DURING, id, |row, now| Ok(row.release_quarantined(now))).await
     }
 
     async fn delete(&self, id: TransitionId) -> Result<bool> {

@@ -1,8 +1,9 @@
 //! SQLite's errors as ours.
 
+use latchwork_sql::sqlite::boot::OtherClock;
 use latchwork_sql::{Fault, sqlite::explain};
 
-use crate::Error;
+use crate::{Error, TransitionId};
 
 /// The store's name in messages.
 pub(super) const NAME: &str = "sqlite";
@@ -19,4 +20,10 @@ pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
         Fault::Temporary => Error::store_unavailable(NAME, during, error.message, source),
         Fault::Permanent => Error::store_backend(NAME, during, error.message, source),
     }
+}
+
+/// A run-lease that a clock of another time namespace has begun.
+pub(super) fn other_clock(during: &'static str, id: TransitionId, error: OtherClock) -> Error {
+    let reason = format!("the run-lease of the context {id} cannot be judged: {error}");
+    Error::store_backend(NAME, during, reason, Some(Box::new(error)))
 }

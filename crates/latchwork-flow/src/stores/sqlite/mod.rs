@@ -7,14 +7,17 @@
 //! else from the beginning. So no process is ever in the middle of a change while it holds the
 //! file, but for the moment of a statement, and one that is stopped hinders nobody.
 //!
-//! What is due is found by the index on (machine, due_at), which has no entry for contexts that wait
-//! for nothing but a hand; a runner that finds nothing due has not written.
+//! What is due is found by one index for each clock, which have no entry for contexts that wait for
+//! nothing but a hand; a runner that finds nothing due has not written. What was found is claimed by
+//! one statement, if it is still due then.
 //!
 //! # Its clock
 //!
-//! The machine's, which all processes that can open the file share. One that is set back makes
-//! run-leases last longer; one that is set forward ends them early, and then the revision decides.
+//! The machine's, which all processes that can open the file share. Run-leases and postponements are
+//! judged by the boot clock, which nobody can set: see [`boot`]. After a reboot only the wall clock is
+//! left. What a pause waits for (`wake_at`, a timeout) is a time of the wall clock.
 
+mod boot;
 mod error;
 mod record;
 mod schema;
