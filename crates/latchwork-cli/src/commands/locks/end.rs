@@ -59,7 +59,7 @@ impl Break {
                     && self.yes
                     && !self.dry_run =>
             {
-                return match locks.break_lock(&self.key).await {
+                return match locks.break_lock(self.key.as_str()).await {
                     Ok(broken) if broken.is_empty() => self.report_removed(),
                     Ok(broken) => self.report(&broken),
                     Err(_) => Err(failure),
