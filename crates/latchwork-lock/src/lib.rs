@@ -57,7 +57,6 @@ mod providers;
 mod renewal;
 mod report;
 mod request;
-mod reserved;
 mod retry;
 mod rules;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -93,4 +92,3 @@ pub use providers::redis::RedisLockProvider;
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
 pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};
-pub use reserved::{Confirmation, Reserved};

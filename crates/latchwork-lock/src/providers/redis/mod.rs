@@ -5,13 +5,12 @@
 //! Everything is decided by one Lua script inside the server (`locks.lua`, whose head draws the
 //! layout): it compares tokens, reads the server's clock and hands a key on in the same step. A key
 //! with one exclusive holder and nobody who waits is one string with the lease's own ttl; on
-//! contention, or for shared leases, the script spreads it into sorted holders and a queue, and leaves
-//! a mark in the string so that nobody gets past the queue. A writer that holds a contended key by itself
-//! stands behind that mark, so that a key goes from writer to writer with few commands.
+//! contention, or for shared leases, the string holds all holders behind a mark, so that nobody gets past
+//! the queue that stands beside it. What is in neither layout is refused.
 //!
 //! A fence is the larger of the last one + 1 and the server's clock in microseconds, so that fences
-//! grow even over a restart that forgot everything. It is drawn by a grant, or when one queues. Nothing is
-//! kept of a key that nobody uses.
+//! grow even over a restart that forgot everything. It is drawn by a grant. Nothing is kept of a key that
+//! nobody uses.
 //!
 //! # One message for many
 //!
@@ -20,13 +19,13 @@
 //!
 //! # Waiting
 //!
-//! A release hands the key to the next in line. One of the same process mostly has it before the server
-//! knows ([`relay`]), and else with the answer, which is seen to by the lane before whoever released is
-//! told. For one of another process it is a
-//! reservation, told on that process's own channel, and claimed by it at once; who has not waited for
-//! long begins before that is answered. What nobody takes up within a second is given back. A notice
+//! A release hands the key to the next in line. One of the same process has it with the answer, which is
+//! seen to by the lane before whoever released is told. For one of another process it is a
+//! reservation, told on that process's own channel, and claimed by it at once; the lease is used when that
+//! is answered. What nobody takes up within a second is given back. A notice
 //! may be lost, so each process also looks once a second at all its waiters together; the same look
-//! says that the process lives, and at the end of a lease it is what hands the key on.
+//! says that the process lives, and at the end of a lease it is what hands the key on. A process that let a
+//! turn pass and was silent meanwhile is taken for dead: its other waiters cost no window of their own.
 //!
 //! # What it does not promise
 //!
@@ -42,7 +41,6 @@ mod error;
 mod provider;
 mod pump;
 mod record;
-mod relay;
 mod release;
 mod scripts;
 mod store;

@@ -125,29 +125,12 @@ pub(super) fn call(script: Option<&str>, client: &str, members: &[Member]) -> Cm
     command
 }
 
-/// What the script answered to each of these members; none where that is not readable.
-pub(super) fn answers(answer: Value, members: &[Member]) -> Option<Vec<Value>> {
-    let Value::Array(parts) = answer else { return None };
-    let mut parts = parts.into_iter();
-    let Some(Value::BulkString(marks)) = parts.next() else { return None };
-    if marks.len() != members.len() {
-        return None;
+/// What the script answered to each of so many members; none where that is not readable.
+pub(super) fn answers(answer: Value, members: usize) -> Option<Vec<Value>> {
+    match answer {
+        Value::Array(answers) if answers.len() == members => Some(answers),
+        _ => None,
     }
-    let mut fence = match parts.next() {
-        Some(Value::Int(first)) => first,
-        _ => 0,
-    };
-    let mut answers = Vec::with_capacity(marks.len());
-    for (mark, member) in marks.into_iter().zip(members) {
-        answers.push(match mark {
-            b'0' => Value::Int(0),
-            b'1' => Value::Int(1),
-            b'+' => Value::Int(fence),
-            _ => parts.next()?,
-        });
-        fence += i64::from(matches!(member.operation, Operation::First(_)));
-    }
-    Some(answers)
 }
 
 /// The channel on which a client hears of its turns.
