@@ -27,10 +27,6 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    // Before anything else: the keeper must cost next to nothing, and no help shows it.
-    if std::env::args_os().nth(1).is_some_and(|arg| arg == supervise::KEEPER) {
-        return supervise::keep();
-    }
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use self::story::Story;
-use super::block_on;
+use super::block_on_threads;
 use crate::exit::Failure;
 use crate::voice::Voice;
 
@@ -36,7 +36,7 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(self) -> ExitCode {
-        match block_on(self.tell()) {
+        match block_on_threads(self.tell()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => Voice::default().fail(failure),
         }

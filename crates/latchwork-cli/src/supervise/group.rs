@@ -25,13 +25,23 @@ impl Group {
     }
 
     /// The living members besides the leader. Zombies do no harm, so they do not count.
+    ///
+    /// The next holder waits for this, so of most processes only the group is asked for, which is one
+    /// call and no file.
     pub(crate) fn others(self) -> Vec<Pid> {
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
         entries
             .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
             .filter_map(Pid::from_raw)
-            .filter(|pid| *pid != self.0 && self.has(*pid))
+            .filter(|pid| *pid != self.0 && self.was_of(*pid) && self.has(*pid))
             .collect()
+    }
+
+    /// Whether the process, dead or alive, is in the group. Not by rustix, which cannot express that
+    /// a thread of the kernel is in none.
+    fn was_of(self, pid: Pid) -> bool {
+        let raw = |pid: Pid| nix::unistd::Pid::from_raw(pid.as_raw_nonzero().get());
+        nix::unistd::getpgid(Some(raw(pid))) == Ok(raw(self.0))
     }
 
     /// Whether the process lives and is in the group.

@@ -1,18 +1,15 @@
 //! The keeper: it kills the command's group when the supervisor is gone.
 
-use std::fs;
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::process::CommandExt as _;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::fs::{self, File};
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 
-use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::unistd::ForkResult;
+use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, setpgid, waitpid};
 
 use super::group::Group;
 use super::{signals, terminal};
 use crate::exit::Exit;
-
-/// The argument that makes this program a keeper. Not a command: no help shows it.
-pub(crate) const KEEPER: &str = "__keeper";
 
 /// Said by the supervisor when all is well; anything else is its death.
 const DONE: u8 = b'.';
@@ -22,46 +19,52 @@ const DONE: u8 = b'.';
 /// The line is a pipe whose writing end only the supervisor has (close-on-exec), so it breaks
 /// when the supervisor dies in whatever way.
 pub(crate) struct Keeper {
-    process: Child,
-    ready: bool,
+    pid: Pid,
+    line: PipeWriter,
+    reaped: bool,
 }
 
 impl Keeper {
-    /// Starts a keeper as leader of a new group.
+    /// Starts a keeper as leader of a new group, deaf to all signals from its first moment. To be
+    /// called before any thread is started: it is a fork of this program, since to load a program
+    /// once more takes as long as most of the rest.
+    #[expect(unsafe_code, reason = "only a fork starts a process without loading a program")]
     pub(crate) fn start() -> io::Result<Self> {
-        let process = Command::new("/proc/self/exe") // right also after an upgrade
-            .arg0("latchwork-keeper")
-            .arg(KEEPER)
-            .arg(getpgrp().to_string())
-            .process_group(0)
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Keeper { process, ready: false })
-    }
-
-    /// Waits until the keeper is deaf to signals. Before that no command may join its group.
-    pub(crate) fn ready(&mut self) -> io::Result<()> {
-        if let (false, Some(stdout)) = (self.ready, &mut self.process.stdout) {
-            stdout.read_exact(&mut [0])?;
-            self.ready = true;
-        }
-        Ok(())
+        let (heard, line) = io::pipe()?;
+        let owner = getpgrp();
+        // What is sent to the group is not meant for the keeper; KILL and STOP cannot be blocked.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+        // SAFETY: there is no other thread, so the child may do what any program may.
+        let forked = unsafe { nix::unistd::fork() };
+        let pid = match forked {
+            Ok(ForkResult::Child) => {
+                drop(line);
+                std::process::exit(keep(owner, heard));
+            }
+            Ok(ForkResult::Parent { child }) => Ok(child),
+            Err(error) => Err(error),
+        };
+        mask.thread_set_mask()?;
+        let Some(pid) = Pid::from_raw(pid?.as_raw()) else { unreachable!("a child has a number") };
+        // The keeper does the same: whoever comes first. No command may join before.
+        setpgid(Some(pid), Some(pid))?;
+        Ok(Keeper { pid, line, reaped: false })
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid.as_raw_nonzero().get().cast_unsigned()
     }
 
     pub(crate) fn group(&self) -> Group {
-        Group::new(Pid::from_child(&self.process))
+        Group::new(self.pid)
     }
 
     /// Whether the keeper died, which it never does by itself.
     pub(crate) fn is_dead(&mut self) -> bool {
-        !matches!(self.process.try_wait(), Ok(None))
+        // Once reaped, its number may be another's.
+        self.reaped =
+            self.reaped || !matches!(waitpid(Some(self.pid), WaitOptions::NOHANG), Ok(None));
+        self.reaped
     }
 
     /// What the terminal told the group since it was last continued.
@@ -76,16 +79,14 @@ impl Keeper {
         Heard { suspend: has(Signal::TSTP), wants_terminal: has(Signal::TTIN) || has(Signal::TTOU) }
     }
 
-    /// Ends the keeper. What is left of its group lives on.
+    /// Ends the keeper. What is left of its group lives on. It is not waited for: this program ends,
+    /// too, and what it leaves is reaped by others.
     pub(crate) fn dismiss(mut self) {
-        if let Some(mut line) = self.process.stdin.take() {
-            let _ = line.write_all(&[DONE]);
-        }
+        let _ = self.line.write_all(&[DONE]);
         // Somebody may have stopped the whole group.
         if !self.is_dead() {
-            let _ = kill_process(Pid::from_child(&self.process), Signal::CONT);
+            let _ = kill_process(self.pid, Signal::CONT);
         }
-        let _ = self.process.wait();
     }
 }
 
@@ -97,27 +98,31 @@ pub(crate) struct Heard {
     pub(crate) wants_terminal: bool,
 }
 
-/// The keeper's own main.
-pub(crate) fn keep() -> ExitCode {
-    // By hand, in somebody else's group, it would kill what is not its own.
-    if getpgrp() != getpid() {
-        return Exit::Usage.into();
+/// What the keeper does; `owner` is the group that the terminal goes back to.
+fn keep(owner: Pid, mut line: PipeReader) -> i32 {
+    let failed = i32::from(Exit::Internal as u8);
+    if setpgid(None, None).is_err() || forget_output().is_err() {
+        return failed;
     }
-    // What is sent to the group is not meant for the keeper; KILL and STOP cannot be blocked.
-    if nix::sys::signal::SigSet::all().thread_block().is_err() {
-        return Exit::Internal.into();
-    }
-    let _ = io::stdout().write_all(b"!").and_then(|()| io::stdout().flush());
+    let _ = rustix::thread::set_name(c"latchwork-keep");
+    let _ = std::env::set_current_dir("/");
     let mut said = [0];
-    if io::stdin().read_exact(&mut said).is_ok() && said[0] == DONE {
-        return ExitCode::SUCCESS;
+    if line.read_exact(&mut said).is_ok() && said[0] == DONE {
+        return 0;
     }
-    if let Some(owner) = std::env::args().nth(2).and_then(|id| Pid::from_raw(id.parse().ok()?)) {
-        terminal::return_to(owner);
-    }
+    terminal::return_to(owner);
     // The file provider takes the lease for dead when the keeper is: so the others go first.
     let group = Group::new(getpid());
     group.kill_others();
     group.signal(Signal::KILL);
-    Exit::Internal.into()
+    failed
+}
+
+/// Closes what the program was started with: a reader of its output waits until all have.
+fn forget_output() -> io::Result<()> {
+    let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nowhere)?;
+    rustix::stdio::dup2_stdout(&nowhere)?;
+    rustix::stdio::dup2_stderr(&nowhere)?;
+    Ok(())
 }

@@ -19,7 +19,7 @@ mod terminal;
 mod watch;
 
 pub(crate) use child::spawn;
-pub(crate) use keeper::{KEEPER, Keeper, keep};
+pub(crate) use keeper::Keeper;
 pub(crate) use signals::{Signals, block_job_control, die_of, tell_own_group};
 pub(crate) use terminal::Terminal;
 pub(crate) use watch::{Ending, Limits, Reason, Watch, grace};

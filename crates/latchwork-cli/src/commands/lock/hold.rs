@@ -61,7 +61,6 @@ impl Lock {
             ("LATCHWORK_KEY", self.key.as_str().to_owned()),
             ("LATCHWORK_FENCE", guard.fence().to_string()),
         ];
-        keeper.ready().map_err(cannot("reach the keeper process"))?;
         if !guard.is_held() {
             return Err(self.lost_before_start(guard.fence()));
         }
