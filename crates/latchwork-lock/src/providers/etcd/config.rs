@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
 use percent_encoding::percent_decode_str;
-use tonic::transport::Endpoint;
 use url::{Url, form_urlencoded};
 
 use super::connection::Link;
@@ -27,7 +26,6 @@ const FORM: &str = "write etcd://host:2379,host:2379/prefix, or etcds://… for 
 pub(super) struct Address {
     pub(super) endpoints: Vec<String>,
     pub(super) options: ConnectOptions,
-    tls: Option<TlsOptions>,
     root: String,
 }
 
@@ -56,7 +54,7 @@ async fn open(link: Link, names: Names, clock: Arc<dyn Clock>) -> Result<EtcdLoc
 
 impl Address {
     pub(super) fn is_tls(&self) -> bool {
-        self.tls.is_some()
+        self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
     }
 
     /// No message repeats the address: it may have a password in it.
@@ -79,6 +77,10 @@ impl Address {
         let scheme = if tls { "https" } else { "http" };
         let endpoints = hosts.split(',').map(|host| endpoint(scheme, host));
         let mut options = ConnectOptions::new()
+            .with_connect_timeout(Duration::from_secs(2))
+            // Not more often than every five seconds, or the server takes it for an attack.
+            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(3))
+            .with_keep_alive_while_idle(true)
             // A member that was cut off from the others must not feign that nothing happens.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
@@ -88,12 +90,12 @@ impl Address {
                 .ok_or_else(|| bad("a user needs a password: write etcd://user:password@host/"))?;
             options = options.with_user(decoded(name)?, decoded(password)?);
         }
-        let tls = match (tls, Certificates::parse(query)?) {
-            (true, certificates) => Some(certificates.load()?),
+        options = match (tls, Certificates::parse(query)?) {
+            (true, certificates) => options.with_tls(certificates.load()?),
             (false, certificates) if certificates.any() => {
                 return Err(bad("certificates are for etcds://, which is etcd over TLS"));
             }
-            (false, _) => None,
+            (false, _) => options,
         };
         let mut root = decoded(path)?;
         if has_control(&root) {
@@ -102,21 +104,7 @@ impl Address {
         if !root.is_empty() && !root.ends_with('/') {
             root.push('/');
         }
-        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, tls, root })
-    }
-
-    /// How one of the members is reached.
-    pub(super) fn endpoint(&self, place: usize) -> Result<Endpoint, tonic::transport::Error> {
-        let endpoint = Endpoint::from_shared(self.endpoints[place].clone())?
-            .connect_timeout(Duration::from_secs(2))
-            // Not more often than every five seconds, or the server takes it for an attack.
-            .http2_keep_alive_interval(Duration::from_secs(10))
-            .keep_alive_timeout(Duration::from_secs(3))
-            .keep_alive_while_idle(true);
-        match &self.tls {
-            Some(tls) => endpoint.tls_config(tls.clone()),
-            None => Ok(endpoint),
-        }
+        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, root })
     }
 }
 

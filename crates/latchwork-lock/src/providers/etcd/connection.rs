@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use etcd_client::{Channel, Client, KvClient, LeaseClient, WatchClient};
+use etcd_client::{Client, KvClient, LeaseClient, WatchClient};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
@@ -20,7 +20,6 @@ use tokio::time::{sleep, timeout};
 use super::batch::Batch;
 use super::config::Address;
 use super::error::{NAME, Wrong};
-use super::gather;
 use crate::{Error, ErrorKind, Result};
 
 /// How long an answer may take. An election lasts a second or two.
@@ -282,10 +281,9 @@ impl Link {
 }
 
 async fn connect(address: &Address, place: usize, during: &'static str) -> Result<Member, Wrong> {
-    let endpoint = address.endpoint(place).map_err(|error| Wrong::of(during, error.into()))?;
-    let channel = Channel::Tonic(gather::channel(&endpoint));
+    let endpoint = &address.endpoints[place];
     // This opens no connection yet, unless there is a password to show.
-    let connecting = Client::from_channel(channel, Some(address.options.clone()));
+    let connecting = Client::connect([endpoint], Some(address.options.clone()));
     match timeout(PATIENCE, connecting).await {
         Ok(Ok(client)) => Ok(Member::new(client, place)),
         Ok(Err(error)) => Err(Wrong::of(during, error)),

@@ -19,7 +19,6 @@ use super::error::{self, Wrong};
 use super::lease::Lasting;
 use super::record::{self, Part};
 use super::release::CutShort;
-use super::ride::Rider;
 use super::store::{Store, revision};
 use crate::rules::Id;
 use crate::{Error, Fence, Grant, Key, Mode, Result};
@@ -137,12 +136,10 @@ impl Store {
         let hangs_on = PutOptions::new().with_lease(lease.id);
         let begin =
             TxnOp::put(name(Part::Hold, party.id), self.about(&party).text(), Some(hangs_on));
-        let rider = self.desk.rider(key, [id, party.id]);
-        let both = [end.clone(), TxnOp::delete(ticket.clone(), None), begin].into_iter();
         let txn = Txn::new()
             // While the one is there, nobody else holds the key: it is a writer.
-            .when([exists(own), is(ticket, next.created)])
-            .and_then(both.chain(rider.as_ref().map(Rider::operation)).collect::<Vec<_>>())
+            .when([exists(own), is(ticket.clone(), next.created)])
+            .and_then([end.clone(), TxnOp::delete(ticket, None), begin])
             .or_else([end]);
         let cut_short = CutShort::new(self, &party, next.wanted());
         let asked =
@@ -153,13 +150,9 @@ impl Store {
         }
         match answer {
             Ok(answer) if answer.succeeded() => {
-                let revision = revision(&answer);
-                if let Some(rider) = rider {
-                    rider.arrived(revision);
-                }
-                let begun = record::fence_of(revision);
+                let begun = record::fence_of(revision(&answer));
                 self.leases.hold(party.id, Mode::Exclusive, Some(begun), lease);
-                self.desk.handed_on(key, next.created, self.clock.now());
+                self.desk.served(key, next.created);
                 let grant = Grant {
                     previous_fence: fence,
                     waited: true,

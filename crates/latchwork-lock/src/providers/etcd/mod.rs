@@ -39,8 +39,7 @@
 //! look every two seconds, for all waiters together, finds what a stream that is deaf has missed.
 //!
 //! Where a writer releases and the next in line is a writer of the same process, the transaction that
-//! ends the one lease begins the other ([`hand_on`]), and one who wants the key again may stand in
-//! line with it ([`ride`]). The transaction compares that the one is there and that the other has still
+//! ends the one lease begins the other ([`hand_on`]). The transaction compares that the one is there and that the other has still
 //! the place in which it was first: nobody can come before it meanwhile.
 //!
 //! The queue is the reservation (L5): a free key belongs to the first in line, since nobody
@@ -58,8 +57,7 @@
 //! # Messages of many
 //!
 //! What comes while others are under way shares a message with its like, as one transaction with one for
-//! each key in it ([`batch`]), and a message goes out in one packet ([`gather`]). Who asks alone sends
-//! its own message at once.
+//! each key in it ([`batch`]). Who asks alone sends its own message at once.
 //!
 //! # Threads
 //!
@@ -74,7 +72,7 @@
 //! | give it back | 1 or a share of one; it also hands the key on within a process |
 //! | renew | 1 (and the same) |
 //! | be refused | 2: the second asks how long the holder has yet |
-//! | join the queue | 2 (1 where this process knows that others wait, none with a hand-over) |
+//! | join the queue | 2 (1 where this process knows that others wait) |
 //! | claim | 1 (2 where a reader names an owner), none where it was handed on |
 //! | resume, take over | 2 |
 //! | wait | none; the process renews its waiters once a second and looks every two |
@@ -85,7 +83,6 @@ mod compare;
 mod config;
 mod connection;
 mod error;
-mod gather;
 mod ghosts;
 mod hand_on;
 mod inspect;
@@ -94,7 +91,6 @@ mod presence;
 mod provider;
 mod record;
 mod release;
-mod ride;
 mod store;
 mod transaction;
 mod view;

@@ -231,23 +231,18 @@ impl Store {
         let everybody = self.get(party.key.as_str());
         let look_too = look.then(|| everybody.clone());
         let own = self.names.entry(party.key.as_str(), Part::Hold, party.mode, party.id);
-        let stand = std::iter::once(self.ticket(party, lease));
+        let name = self.names.entry(party.key.as_str(), Part::Wait, party.mode, party.id);
+        // Written again, it keeps the revision of its creation, and so its place.
+        let hangs_on = PutOptions::new().with_lease(lease);
+        let put = TxnOp::put(name, self.about(party).text(), Some(hangs_on));
         let txn = Txn::new()
             .when([is(own, 0)])
-            .and_then(stand.chain(look_too).collect::<Vec<_>>())
+            .and_then(std::iter::once(put).chain(look_too).collect::<Vec<_>>())
             .or_else([everybody]);
         let (answer, _) = self.ask_again(txn, during).await?;
         let revision = revision(&answer);
         let seen = (look || !answer.succeeded()).then(|| self.state(&answer, revision));
         Ok((revision, seen))
-    }
-
-    /// What puts a waiter in line, if it does not hold the key already.
-    pub(super) fn ticket(&self, party: &Party, lease: i64) -> TxnOp {
-        let name = self.names.entry(party.key.as_str(), Part::Wait, party.mode, party.id);
-        // Written again, it keeps the revision of its creation, and so its place.
-        let hangs_on = PutOptions::new().with_lease(lease);
-        TxnOp::put(name, self.about(party).text(), Some(hangs_on))
     }
 
     /// Starts a new ttl; false when the id holds nothing.

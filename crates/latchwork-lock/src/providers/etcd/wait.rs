@@ -277,10 +277,6 @@ async fn stand(store: &Arc<Store>, party: &Arc<Party>, wanted: &Arc<AtomicBool>)
         let lease = store.presence.lease().await?;
         // Who hears of everything need not look.
         let look = !store.desk.knows(&party.key);
-        if !look && let Some(stands_since) = store.ride(party, lease).await {
-            seat.stands_since(stands_since);
-            return Ok(Answer::Waits(seat));
-        }
         match store.queue(DURING, party, lease, look).await {
             Ok((stands_since, seen)) => {
                 if let Some(seen) = seen {

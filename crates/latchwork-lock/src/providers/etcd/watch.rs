@@ -1,7 +1,7 @@
 //! How a waiter of this process is woken: it signs in here, and the [watcher](super::watcher) tells
 //! what becomes of its key.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 
 use super::call::{Call, Coming, Found};
 use super::record::{Part, State};
-use super::ride::{self, Rider};
 use super::store::Party;
 use super::view::{Change, Standing, View};
 use crate::rules::Id;
@@ -47,9 +46,6 @@ struct Room {
     watch: Option<i64>,
     /// Whether nobody was here at the last tick: soon the door is closed.
     empty: bool,
-    /// Until when the next hand-over is expected, and who goes with it and those after it.
-    flows: Moment,
-    riders: VecDeque<Rider>,
 }
 
 /// A waiter's place at the desk.
@@ -108,50 +104,6 @@ impl Desk {
         if let Some(room) = self.inner.lock().rooms.get_mut(key) {
             room.view.served(created);
         }
-    }
-
-    /// The same, when it was handed on here.
-    pub(super) fn handed_on(&self, key: &Key, created: i64, now: Moment) {
-        if let Some(room) = self.inner.lock().rooms.get_mut(key) {
-            room.view.served(created);
-            room.flows = now.after(ride::FLOWS);
-        }
-    }
-
-    /// Whether the next hand-over of a key is expected soon, by one who waits here.
-    pub(super) fn flows(&self, key: &Key, now: Moment) -> bool {
-        let inner = self.inner.lock();
-        inner.rooms.get(key).is_some_and(|room| now < room.flows && room.view.has_queue())
-    }
-
-    /// Lets somebody stand in line with a hand-over that is expected; false when too many do.
-    pub(super) fn ride(&self, key: &Key, rider: Rider) -> bool {
-        let mut inner = self.inner.lock();
-        let Some(Room { riders, .. }) = inner.rooms.get_mut(key) else { return false };
-        riders.retain(|other| other.is_wanted());
-        // The same token may have asked before: it is found by that.
-        let free = riders.len() < ride::ROOM && riders.iter().all(|other| other.id != rider.id);
-        if free {
-            riders.push_back(rider);
-        }
-        free
-    }
-
-    /// It does not come: whether the rider was still there.
-    pub(super) fn get_off(&self, key: &Key, id: Id) -> bool {
-        let mut inner = self.inner.lock();
-        let Some(Room { riders, .. }) = inner.rooms.get_mut(key) else { return false };
-        let before = riders.len();
-        riders.retain(|rider| rider.id != id);
-        riders.len() < before
-    }
-
-    /// Who goes with a hand-over now; none of those whom it concerns itself.
-    pub(super) fn rider(&self, key: &Key, concerned: [Id; 2]) -> Option<Rider> {
-        let mut inner = self.inner.lock();
-        let Room { riders, .. } = inner.rooms.get_mut(key)?;
-        std::iter::from_fn(|| riders.pop_front())
-            .find(|rider| rider.is_wanted() && !concerned.contains(&rider.id))
     }
 
     /// Ends when somebody waits.
