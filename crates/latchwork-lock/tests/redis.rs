@@ -50,7 +50,7 @@ fn main() {
             the_callers_connection_manager_comes_back,
             a_restart_with_data_keeps_leases_and_waiters, the_server_may_forget_the_script,
             notices_that_are_lost_are_made_up_for, a_release_that_nobody_waits_for_hands_on,
-            a_runtime_that_ends_loses_no_release,
+            a_runtime_that_ends_loses_no_release, drops_under_load_are_released_soon,
             a_server_that_stands_still_is_unavailable,
             a_crowd_is_told_soon_that_a_server_stands_still, fences_grow_when_all_is_forgotten;
         turns: a_turn_is_used_when_its_claim_is_answered, a_turn_that_is_none_lets_nobody_in,

@@ -1,6 +1,8 @@
 //! Servers that restart, forget, and stand still.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use latchwork_contract::process::Signal;
 use latchwork_lock::{Fence, FenceGate, Locks, PageRequest, RedisLockProvider, Refresh};
@@ -176,6 +178,71 @@ pub(crate) async fn a_release_that_nobody_waits_for_hands_on() {
         assert!(next.is_held(), "round {round}");
         next.release().await.expect("it has just begun");
     }
+}
+
+/// Releases that drops have queued go ahead of new requests of the same tasks: under load a dropped key is
+/// free soon, and what is queued does not pile up.
+pub(crate) async fn drops_under_load_are_released_soon() {
+    let server = Server::start(&[]);
+    let (ours, theirs) = (locks(&server.address()).await, locks(&server.address()).await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let before = resident();
+    let busy: Vec<_> = (0..32)
+        .map(|task| {
+            let (locks, stop) = (ours.clone(), stop.clone());
+            tokio::spawn(async move {
+                let mut done = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let guard = locks.lock(format!("busy-{task}-{done}")).ttl(secs(600)).acquire();
+                    let guard = guard.await.expect("a free key");
+                    if done % 3 == 0 {
+                        drop(guard);
+                    } else {
+                        guard.release().await.expect("held");
+                    }
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    let mut took = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < secs(4) {
+        let key = format!("dropped-{}", took.len());
+        let guard = ours.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
+        let dropped = Instant::now();
+        drop(guard);
+        let next = theirs.lock(&key).ttl(secs(600)).wait(secs(60)).acquire().await;
+        took.push(dropped.elapsed());
+        next.expect("it is free in the end").release().await.expect("held");
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut done = 0;
+    for task in busy {
+        done += task.await.expect("no panic");
+    }
+    let flushing = Instant::now();
+    tokio::time::timeout(secs(10), ours.close()).await.expect("not much is queued");
+    let (flushed, grown) = (flushing.elapsed(), resident().saturating_sub(before));
+    took.sort_unstable();
+    let (median, worst) = (took[took.len() / 2], took[took.len() - 1]);
+    println!(
+        "{done} leases; a dropped key was free after {median:?}, at worst {worst:?}; \
+         flushed in {flushed:?}; {} kB more",
+        grown / 1024
+    );
+    assert!(median < secs(1), "a dropped key is free after {median:?}, at worst {worst:?}");
+    assert!(grown < 64 << 20, "{grown} bytes more after {done} leases");
+    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Bytes of memory that this process has.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("told there");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }
 
 /// What drops have queued on the lane of a runtime is done when that runtime has ended.
