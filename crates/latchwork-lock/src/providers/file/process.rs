@@ -1,7 +1,7 @@
 //! Who is alive.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -99,7 +99,13 @@ pub(super) struct Census<'a> {
 
 impl<'a> Census<'a> {
     pub(super) fn new(here: &'a Here) -> Self {
-        Census { here, seen: vec![(here.asker.process, true)] }
+        Self::knowing(here, std::iter::empty())
+    }
+
+    /// One that need not look at these, who are known to live.
+    pub(super) fn knowing(here: &'a Here, alive: impl Iterator<Item = Process>) -> Self {
+        let alive = alive.chain([here.asker.process]);
+        Census { here, seen: alive.map(|process| (process, true)).collect() }
     }
 
     /// Those of its processes, but for this one, whose death would matter and could be seen.
@@ -132,12 +138,9 @@ impl<'a> Census<'a> {
 /// Whether a process of our namespace still runs.
 pub(super) fn lives(process: Process) -> bool {
     let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return false };
-    // /proc may hide the processes of other users (hidepid), so that a missing file proves nothing.
-    if test_kill_process(pid) == Err(Errno::SRCH) {
-        return false;
-    }
     match Stat::read(&process.pid.to_string()) {
         Ok(stat) => stat.start_ticks == process.start_ticks && !stat.ended(),
+        // /proc may hide the processes of other users (hidepid), so that a missing file proves nothing.
         Err(_) => test_kill_process(pid) != Err(Errno::SRCH),
     }
 }
@@ -152,8 +155,10 @@ struct Stat {
 
 impl Stat {
     fn read(pid: &str) -> io::Result<Self> {
-        let text = fs::read(format!("/proc/{pid}/stat"))?;
-        Self::parse(&text)
+        // The kernel makes the whole of it for one read, and it is shorter than this.
+        let mut text = [0; 2048];
+        let bytes = fs::File::open(format!("/proc/{pid}/stat"))?.read(&mut text)?;
+        Self::parse(&text[..bytes])
             .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat is unreadable")))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::builder::FileLockProviderBuilder;
 use super::fault::NAME;
-use super::process::Asker;
+use super::process::{Asker, Census};
 use super::release::{Releases, release};
 use super::store::{Edit, Store};
 use super::watch::Watch;
@@ -160,7 +160,7 @@ impl LockProvider for FileLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let (store, key) = (self.store.clone(), key.clone());
         blocking::run("inspecting", move || {
-            let (rules, due) = store.peek(&key)?;
+            let (rules, due) = store.peek(&key, &mut Census::new(&store.here))?;
             if due && rules.is_empty() {
                 store.tidy(&key);
             }

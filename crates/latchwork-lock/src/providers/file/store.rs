@@ -15,7 +15,7 @@ use super::process::{Asker, Census, Here};
 use super::record::{Record, Unreadable};
 use super::shard::{PATIENCE, Shard};
 use crate::rules::Rules;
-use crate::{Clock, Error, Fence, Key, Moment, Result};
+use crate::{Clock, Error, Fence, Key, Mode, Moment, Result};
 
 pub(super) struct Store {
     pub(super) root: Dir,
@@ -87,8 +87,11 @@ impl Store {
         let mut rules = before.as_ref().map(|r| r.rules(&self.here.clock)).unwrap_or_default();
         shard.raise(rules.last_fence);
         let mut edit = Edit { now: self.clock.now(), shard: &mut shard };
-        self.prune(&mut rules, edit.now);
+        let mut census = Census::new(&self.here);
+        prune_front(&mut rules, edit.now, &mut census);
         let out = change(&mut rules, &mut edit);
+        // The change may have brought another one to the front.
+        prune_front(&mut rules, edit.now, &mut census);
         rules.admit(edit.now, &mut edit.fences(), |_| {});
         if rules.is_empty() {
             if before.is_some() {
@@ -107,10 +110,10 @@ impl Store {
 
     /// The rules of a key as they would be after an edit without a change, and whether such an
     /// edit is due. Needs no lock: records are replaced as a whole.
-    pub(super) fn peek(&self, key: &Key) -> Result<(Rules<Asker>, bool)> {
+    pub(super) fn peek(&self, key: &Key, census: &mut Census<'_>) -> Result<(Rules<Asker>, bool)> {
         match self.read(place(key.as_str()).file, Some(key))? {
             Found::Nothing => Ok((Rules::default(), false)),
-            Found::Record(record) => Ok(self.view(&record)),
+            Found::Record(record) => Ok(self.view(&record, census)),
             Found::Damaged(error) | Found::OtherClock(_, error) => Err(error),
         }
     }
@@ -141,7 +144,7 @@ impl Store {
             if let Some(error) = unjudged {
                 return Err(error);
             }
-            let (rules, due) = self.view(&record);
+            let (rules, due) = self.view(&record, &mut Census::new(&self.here));
             if !rules.is_empty() {
                 found.push((key, rules));
             } else if due {
@@ -180,21 +183,17 @@ impl Store {
         }
     }
 
-    fn view(&self, record: &Record) -> (Rules<Asker>, bool) {
+    /// What a record says without what ran out and what belongs to the dead, and whether there was
+    /// such, or nobody holds the key.
+    fn view(&self, record: &Record, census: &mut Census<'_>) -> (Rules<Asker>, bool) {
         let mut rules = record.rules(&self.here.clock);
-        let pruned = self.prune(&mut rules, self.clock.now());
-        let idle = rules.holders.is_empty();
-        (rules, pruned || idle)
-    }
-
-    /// Ends what ran out and what belongs to the dead; true when there was something.
-    fn prune(&self, rules: &mut Rules<Asker>, now: Moment) -> bool {
+        let now = self.clock.now();
         let before = (rules.holders.len(), rules.queue.len());
-        let mut census = Census::new(&self.here);
         rules.expire(now);
         rules.holders.retain(|h| !census.is_dead(&h.party.extra));
         rules.queue.retain(|w| w.extra.until > now && !census.is_dead(&w.extra));
-        before != (rules.holders.len(), rules.queue.len())
+        let due = before != (rules.holders.len(), rules.queue.len()) || rules.holders.is_empty();
+        (rules, due)
     }
 
     fn turn(&self, at: &Place) -> Result<parking_lot::MutexGuard<'_, ()>> {
@@ -255,4 +254,17 @@ impl Store {
         let wrong = |e| fault::io("removing a record", &self.keys.path(file), e);
         self.keys.remove(file).map_err(wrong)
     }
+}
+
+/// Ends what ran out and what belongs to the dead, as far as an edit must know: those who could be let
+/// in live. Whoever is behind a writer is looked at when its turn comes.
+fn prune_front(rules: &mut Rules<Asker>, now: Moment, census: &mut Census<'_>) {
+    rules.expire(now);
+    rules.holders.retain(|h| !census.is_dead(&h.party.extra));
+    let mut behind_a_writer = false;
+    rules.queue.retain(|w| {
+        let stays = w.extra.until > now && (behind_a_writer || !census.is_dead(&w.extra));
+        behind_a_writer |= stays && w.mode == Mode::Exclusive;
+        stays
+    });
 }

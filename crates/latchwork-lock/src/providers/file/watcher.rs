@@ -19,10 +19,16 @@ use super::process::{Census, Process, lives};
 use super::store::Store;
 use super::watch::{Desk, UNWATCHED_TICK};
 use crate::rules::Id;
-use crate::{Key, Moment, Result};
+use crate::{Key, Mode, Moment, Result};
 
 /// How often a waited-for key is looked at without a notice.
 const FALLBACK: Duration = Duration::from_secs(1);
+
+/// How long whoever is not the next waits after a notice, for each one ahead: each of them comes and
+/// goes with two notices, and all processes that look at all of them would take the time of those
+/// whose turn it is.
+const APIECE: Duration = Duration::from_millis(1);
+const MOST_APIECES: u32 = 10;
 
 /// The same where a process ahead gives no notice of its death, or where something is due.
 const SOON: Duration = Duration::from_millis(200);
@@ -67,6 +73,8 @@ struct Watcher {
 struct Watched {
     key: Key,
     look_at: Moment,
+    /// How long after a notice it is looked at.
+    hesitation: Duration,
     /// Those ahead whose death we would like to know of.
     ahead: Vec<Process>,
 }
@@ -93,8 +101,12 @@ impl Watcher {
     fn sign_in(&mut self) -> bool {
         let mut state = self.desk.state.lock();
         for key in state.fresh.drain(..) {
-            let watched =
-                Watched { key: key.clone(), look_at: Moment::default(), ahead: Vec::new() };
+            let watched = Watched {
+                key: key.clone(),
+                look_at: Moment::default(),
+                hesitation: Duration::ZERO,
+                ahead: Vec::new(),
+            };
             self.watched.insert(place(key.as_str()).file, watched);
         }
         !state.closed || !state.seats.is_empty()
@@ -110,10 +122,14 @@ impl Watcher {
         };
         let tick = if self.notices.is_some() { FALLBACK } else { UNWATCHED_TICK };
         watched.look_at = self.store.clock.now().after(tick);
-        match look(&self.store, &watched.key) {
-            Ok(View { queue, next, ahead, due }) => {
+        // Of those whose descriptor has told nothing we know that they live.
+        let mut census = Census::knowing(&self.store.here, self.deaths.keys().copied());
+        match look(&self.store, &watched.key, &mut census) {
+            Ok(View { queue, modes, next, ahead, due }) => {
                 watched.look_at = watched.look_at.min(next);
                 watched.ahead = ahead;
+                let first = queue.iter().position(|id| seats.iter().any(|seat| seat.0 == *id));
+                watched.hesitation = hesitation(&modes, first);
                 seats.iter().filter(|(id, _)| !queue.contains(id)).for_each(|s| s.1.notify_one());
                 if due {
                     // One of ours asks, and in doing so ends what is due: best the next in turn.
@@ -187,6 +203,7 @@ impl Watcher {
 
     fn read_notices(&mut self) {
         let Some(fd) = &self.notices else { return };
+        let now = self.store.clock.now();
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(fd.as_fd(), &mut buffer);
         while let Ok(event) = reader.next() {
@@ -195,7 +212,7 @@ impl Watcher {
             }
             let file = event.file_name().and_then(|name| name.to_str().ok());
             if let Some(watched) = file.and_then(|file| self.watched.get_mut(file)) {
-                watched.look_at = Moment::default();
+                watched.look_at = watched.look_at.min(now.after(watched.hesitation));
             }
         }
     }
@@ -203,6 +220,7 @@ impl Watcher {
 
 struct View {
     queue: Vec<Id>,
+    modes: Vec<Mode>,
     /// When something ends by itself.
     next: Moment,
     ahead: Vec<Process>,
@@ -211,16 +229,26 @@ struct View {
 }
 
 /// How a key stands.
-fn look(store: &Store, key: &Key) -> Result<View> {
-    let (rules, due) = store.peek(key)?;
-    let mut census = Census::new(&store.here);
+fn look(store: &Store, key: &Key, census: &mut Census<'_>) -> Result<View> {
+    let (rules, due) = store.peek(key, census)?;
     let parties = rules.holders.iter().map(|h| &h.party).chain(&rules.queue);
     let mut ahead: Vec<Process> = parties.flat_map(|p| census.mortals(&p.extra)).collect();
     ahead.sort_unstable_by_key(|p| p.pid);
     ahead.dedup();
     let until = rules.queue.iter().map(|w| w.extra.until).min().unwrap_or(Moment::NEVER);
     let next = rules.next_expiry().min(until);
-    Ok(View { queue: rules.queue.iter().map(|w| w.id).collect(), next, ahead, due })
+    let queue = rules.queue.iter().map(|w| w.id).collect();
+    let modes = rules.queue.iter().map(|w| w.mode).collect();
+    Ok(View { queue, modes, next, ahead, due })
+}
+
+/// None for the next in turn, and for readers who come with it.
+fn hesitation(modes: &[Mode], first: Option<usize>) -> Duration {
+    let Some(ahead) = first else { return Duration::ZERO };
+    if modes[..=ahead].iter().all(|mode| *mode == Mode::Shared) {
+        return Duration::ZERO;
+    }
+    APIECE * u32::try_from(ahead).unwrap_or(MOST_APIECES).min(MOST_APIECES)
 }
 
 fn nap_of(nap: Duration) -> Timespec {
