@@ -51,6 +51,8 @@ mod held;
 mod held_box;
 mod key;
 mod lease;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod liveness;
 mod locks;
 pub mod provider;
 mod providers;

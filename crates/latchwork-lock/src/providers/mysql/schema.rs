@@ -373,6 +373,15 @@ pub(super) fn beat(client: Id, micros: u128) -> String {
     )
 }
 
+/// Stores that a process seems to be dead, unless it has given a sign of life since.
+pub(super) fn doubt(client: Id, alive_us: i64, now_us: i64) -> String {
+    format!(
+        "UPDATE latchwork_lock_client SET alive_us = {now_us} \
+         WHERE client = {} AND alive_us = {alive_us}; ",
+        id(client)
+    )
+}
+
 /// How all waiters of a process stand: granted or not, how many may be ahead, and how long until
 /// something of their key runs out. First in line first.
 pub(super) fn look(client: Id) -> String {

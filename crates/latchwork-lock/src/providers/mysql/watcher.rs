@@ -145,7 +145,7 @@ impl Seen {
 }
 
 async fn look(store: &Store) -> sqlx::Result<(Vec<Standing<Vec<u8>>>, Vec<Place>)> {
-    if !store.is_alive() {
+    if store.must_beat() {
         let before = store.clock.now();
         let beat = schema::beat(store.client, ALIVE.as_micros());
         store.execute(sqlx::raw_sql(AssertSqlSafe(beat))).await?;

@@ -119,12 +119,24 @@ pub(super) fn beat(client: &str, micros: u128) -> String {
     )
 }
 
+/// Stores that a process seems to be dead, unless it has given a sign of life since.
+pub(super) fn doubt(client: &str, alive_us: i64, now_us: i64) -> String {
+    format!(
+        "UPDATE latchwork_lock_client SET alive_us = {now_us} \
+         WHERE client = '{client}' AND alive_us = {alive_us};"
+    )
+}
+
 /// Forgets processes that have been dead for a minute, and names keys with something that ran out
-/// a while ago.
+/// a while ago, or with waiters of such processes.
 pub(super) const SWEEP: &str = r#"
 WITH t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us),
 gone AS (DELETE FROM latchwork_lock_client USING t WHERE alive_us < t.now_us - 60000000)
-SELECT DISTINCT l.key FROM t, latchwork_lock l WHERE l.expires_us < t.now_us - 10000000 LIMIT 100
+SELECT l.key FROM t, latchwork_lock l WHERE l.expires_us < t.now_us - 10000000
+UNION
+SELECT l.key FROM t, latchwork_lock l LEFT JOIN latchwork_lock_client c USING (client)
+WHERE l.fence IS NULL AND coalesce(c.alive_us, 0) < t.now_us - 10000000
+LIMIT 100
 "#;
 
 /// How all waiters of a process stand: granted or not, and how long until something of their key

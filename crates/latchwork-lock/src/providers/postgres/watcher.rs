@@ -130,7 +130,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
 }
 
 async fn look(store: &Store) -> sqlx::Result<Vec<Standing<String>>> {
-    if !store.is_alive() {
+    if store.must_beat() {
         let before = store.clock.now();
         store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
         store.was_alive_at(before);
