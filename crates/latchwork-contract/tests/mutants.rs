@@ -12,7 +12,7 @@ use latchwork_lock::InMemoryLockProvider;
 use mutant::{Flaw, Mutant};
 
 /// Each flaw with cases that must fail on it; between them, not one for each.
-const CAUGHT_BY: [(Flaw, &[&str]); 15] = [
+const CAUGHT_BY: [(Flaw, &[&str]); 16] = [
     (
         Flaw::ExcludesNobody,
         &[
@@ -78,6 +78,13 @@ const CAUGHT_BY: [(Flaw, &[&str]); 15] = [
     (Flaw::WakesLate, &["l05_a_release_wakes_the_next_promptly"]),
     (Flaw::WaitsForEver, &["l05_a_wait_is_bounded"]),
     (Flaw::ForgetsWhoWaited, &["l15_wait_waits", "l19_who_waited_is_told_so"]),
+    (
+        Flaw::TrustsFromTheRequest,
+        &[
+            "l05_a_waiter_is_given_a_lease_with_its_whole_ttl",
+            "l05_a_waiter_of_the_same_client_is_given_one_too",
+        ],
+    ),
 ];
 
 #[test]

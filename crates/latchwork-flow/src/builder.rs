@@ -10,7 +10,6 @@ use latchwork_lock::{Clock, LockConfig, Locks, SystemClock};
 use crate::configuration::{DynConfigurationProvider, Script};
 use crate::context::MachineLabel;
 use crate::machine::{Locking, Machine};
-use crate::worker::straight;
 use crate::{
     Action, ActionContext, ActionResult, AnyAction, AnyGate, BoxError, ConfigurationProvider,
     ContextStore, Contexts, Error, Gate, GateResult, LockKeyProvider, Observer, Result, State,
@@ -191,7 +190,7 @@ impl<S: State> StateMachineBuilder<S> {
         });
         let name: Arc<str> = self.name.into();
         let all = Script { gates: self.gates, actions: self.actions };
-        let mut machine = Machine {
+        let machine = Machine {
             label: Arc::new(MachineLabel { name: name.clone(), actions: all.names() }),
             name,
             definition: self.definition,
@@ -204,9 +203,7 @@ impl<S: State> StateMachineBuilder<S> {
             run_ttl: self.run_ttl,
             observers: self.observers,
             clock,
-            straight: false,
         };
-        machine.straight = straight::suits(&machine);
         Ok(StateMachine::new(machine))
     }
 }

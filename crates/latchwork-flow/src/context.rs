@@ -99,15 +99,13 @@ impl Plan {
 }
 
 impl<S: State> TransitionContext<S> {
-    /// A transition that has not begun, or is about to do all that its machine can.
+    /// A transition that has not begun.
     #[inline]
     pub(crate) fn new(
         machine: &Machine<S>,
         state: S,
         delta: S::Delta,
         now: DateTime<Utc>,
-        status: Status,
-        lock_key: Option<latchwork_lock::Key>,
     ) -> Arc<Self> {
         Arc::new(TransitionContext {
             id: TransitionId::new(now),
@@ -117,17 +115,17 @@ impl<S: State> TransitionContext<S> {
             events: 0,
             state,
             delta,
-            status,
+            status: Status::Pending,
             metadata: None,
             failure: None,
-            plan: if status == Status::Pending { None } else { Some(Plan::All) },
+            plan: None,
             next: 0,
             gates: Vec::new(),
             actions: Executions::One(None),
             skips: Vec::new(),
             paused: None,
             woken: None,
-            lock_key,
+            lock_key: None,
             lease: None,
             skipped_by_lock: false,
             created_at: now,

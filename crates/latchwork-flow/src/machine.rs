@@ -15,10 +15,9 @@ use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step
 use crate::context::MachineLabel;
 use crate::error::{Chain, panic_text};
 use crate::store::{RunClaim, StoredContext};
-use crate::worker::straight;
 use crate::{
     AnyAction, AnyGate, BoxError, ContextStore, Contexts, Error, ErrorKind, LockKeyProvider,
-    Observer, Reloaded, Result, State, StateMachineBuilder, StateWorker, Status, TransitionContext,
+    Observer, Reloaded, Result, State, StateMachineBuilder, StateWorker, TransitionContext,
     TransitionId,
 };
 
@@ -70,8 +69,6 @@ pub(crate) struct Machine<S: State> {
     pub(crate) run_ttl: Duration,
     pub(crate) observers: Vec<Box<dyn Observer<S>>>,
     pub(crate) clock: Arc<dyn Clock>,
-    /// Whether its transitions need not be taken step by step.
-    pub(crate) straight: bool,
 }
 
 pub(crate) struct Locking<S: State> {
@@ -129,7 +126,7 @@ impl<S: State> StateMachine<S> {
     /// A transition. Nothing happens until it is [executed](StateWorker::execute).
     pub fn transition(&self, state: S, delta: S::Delta) -> StateWorker<S> {
         let (machine, now) = (&*self.inner, self.inner.now());
-        let context = TransitionContext::new(machine, state, delta, now, Status::Pending, None);
+        let context = TransitionContext::new(machine, state, delta, now);
         StateWorker::new(self.inner.clone(), context)
     }
 
@@ -143,7 +140,7 @@ impl<S: State> StateMachine<S> {
         delta: S::Delta,
     ) -> impl Future<Output = Result<Arc<TransitionContext<S>>>> + Send {
         // Not an async fn, which would move state and delta once more.
-        straight::run(self, state, delta)
+        self.transition(state, delta).run()
     }
 
     /// Stores a transition for a runner to begin, and gives its id.

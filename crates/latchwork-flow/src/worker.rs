@@ -4,13 +4,11 @@ mod lock;
 mod persist;
 mod resume;
 mod steps;
-pub(crate) mod straight;
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use chrono::{DateTime, Utc};
 use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
 
@@ -43,16 +41,7 @@ pub struct StateWorker<S: State> {
     guard: Option<Guard>,
     /// The right to save.
     run: Option<Box<RunClaim>>,
-    /// Whether this run has begun: the lock is taken, the script known.
-    begun: bool,
-    gates_passed: bool,
-    /// Whether an action has run since the lock was last known to be held.
-    acted: bool,
-    /// Whether it was this worker that paused it.
-    stepped: bool,
-    /// Whether the context's last time is as good as now: nothing that may take time has happened
-    /// since it was read.
-    fresh: bool,
+    phase: Phase,
     /// Why a claimed context was due.
     due: Option<Box<Due>>,
     /// Why a claimed context is to be called off.
@@ -61,6 +50,19 @@ pub struct StateWorker<S: State> {
     events: u64,
     /// What its runner wants of it.
     terms: Option<Box<Terms>>,
+}
+
+/// Where a worker is in its run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There is no run: the next call begins one.
+    Idle,
+    /// The lock is held, and the gates are to be asked.
+    Gates,
+    /// The gates have allowed it, and actions are to be run.
+    Actions,
+    /// This worker has paused it: the next call resumes it.
+    Paused,
 }
 
 /// Which gates and actions a run has.
@@ -87,11 +89,7 @@ impl<S: State> StateWorker<S> {
             steps: None,
             guard: None,
             run: None,
-            begun: false,
-            gates_passed: false,
-            acted: false,
-            stepped: false,
-            fresh: false,
+            phase: Phase::Idle,
             due: None,
             cancelled: None,
             used_signal: None,
@@ -118,7 +116,6 @@ impl<S: State> StateWorker<S> {
         let mut worker = Self::new(machine, Arc::new(context));
         worker.events = events;
         if planned {
-            worker.gates_passed = true;
             worker.steps = Some(Steps::Own(Arc::new(script)));
         }
         worker
@@ -245,14 +242,10 @@ impl<S: State> StateWorker<S> {
         released.map(|()| true)
     }
 
-    /// The same as [`execute`](Self::execute) for a worker that was made just now.
-    pub(crate) async fn execute_at_once(&mut self) -> Result<()> {
-        self.fresh = true;
-        self.go().await
-    }
-
-    pub(crate) fn into_context(self) -> Arc<TransitionContext<S>> {
-        self.context
+    /// [`execute`](Self::execute) for a worker that nobody needs afterwards.
+    pub(crate) async fn run(mut self) -> Result<Arc<TransitionContext<S>>> {
+        self.go().await?;
+        Ok(self.context)
     }
 
     // ---- what all parts use ----
@@ -273,22 +266,18 @@ impl<S: State> StateWorker<S> {
 
     /// Whether there is something left to do in this run.
     fn is_going(&self) -> bool {
-        self.begun && self.context.status == Status::Running
+        matches!(self.phase, Phase::Gates | Phase::Actions)
+            && self.context.status == Status::Running
     }
 
     fn change(&mut self) -> &mut TransitionContext<S> {
         Arc::make_mut(&mut self.context)
     }
 
-    /// The time, without looking at the clock where that was done just now.
-    fn now(&self) -> DateTime<Utc> {
-        if self.fresh { self.context.updated_at } else { self.machine.now() }
-    }
-
     /// Takes the lock and finds the script, if this run has not begun; else checks the lock.
     async fn begin(&mut self) -> Result<()> {
         match self.context.status {
-            _ if self.begun => self.check_lock().await,
+            _ if matches!(self.phase, Phase::Gates | Phase::Actions) => self.check_lock().await,
             Status::Pending => self.start().await,
             Status::Running | Status::Paused => self.go_on().await,
             status => Err(ErrorKind::TransitionOver { id: self.context.id, status }.into()),
@@ -314,7 +303,7 @@ impl<S: State> StateWorker<S> {
         };
         tell(&self.machine, &self.context, &mut self.events, kind);
         self.unlock().await;
-        self.begun = false;
+        self.phase = Phase::Idle;
         Ok(())
     }
 
@@ -335,7 +324,7 @@ impl<S: State> StateWorker<S> {
         let kind = EventKind::TransitionFailed { error: &error };
         tell(&self.machine, &self.context, &mut self.events, kind);
         self.unlock().await;
-        self.begun = false;
+        self.phase = Phase::Idle;
         error
     }
 
@@ -354,7 +343,7 @@ impl<S: State> StateWorker<S> {
         }
         self.terms = None;
         self.unclaim().await;
-        self.begun = false;
+        self.phase = Phase::Idle;
     }
 
     /// Ends this run, not the transition: somebody else has it, or will.
@@ -364,7 +353,7 @@ impl<S: State> StateWorker<S> {
             self.tell_released(released.is_ok());
         }
         self.unclaim().await;
-        self.begun = false;
+        self.phase = Phase::Idle;
         error
     }
 }

@@ -4,14 +4,11 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use futures::future::{Either, select};
-
 use crate::held_box::HeldBox;
 use crate::retry::Backoff;
-use crate::rules::CLAIM_WINDOW;
 use crate::{
-    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof,
-    Reserved, Result, Wait,
+    AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
+    Wait,
 };
 
 /// What a provider said.
@@ -83,7 +80,8 @@ impl HeldBox {
                     // An answer that was long under way, or found on asking again, may be as old
                     // as the first question; nobody should be given a guard that is over.
                     let from = grant.trusted_from.unwrap_or(self.request.sent_at);
-                    let known = tries.is_none() || grant.trusted_from.is_some();
+                    let at_once = tries.is_none() && !grant.waited;
+                    let known = at_once || grant.trusted_from.is_some();
                     let fresh = known && clock.now().since(from) < self.request.ttl / 2;
                     match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
@@ -94,14 +92,6 @@ impl HeldBox {
                         Ok(None) => None,
                         Err(error) => Some(error),
                     }
-                }
-                Ok(Acquired::Reserved(reserved)) => {
-                    if self.settles(&reserved).await {
-                        abandoned.disarm();
-                        self.reserved(*reserved);
-                        return Ok(Ok(self));
-                    }
-                    None
                 }
                 Ok(Acquired::Taken(holder)) => {
                     abandoned.disarm();
@@ -144,10 +134,6 @@ impl Held {
                 Poll::Ready(Answer::Granted)
             }
             Some(Poll::Pending) => Poll::Pending,
-            Some(Poll::Ready(Ok(Acquired::Reserved(reserved)))) => {
-                self.reserved(*reserved);
-                Poll::Ready(Answer::Granted)
-            }
             Some(Poll::Ready(Ok(Acquired::Taken(holder)))) => Poll::Ready(Answer::Taken(holder)),
             Some(Poll::Ready(Err(error))) => Poll::Ready(Answer::Failed(error)),
             None => Poll::Ready(Answer::NotInPlace),
@@ -160,20 +146,6 @@ impl Held {
             _ => self.locks.clock().now().since(self.since()),
         };
         ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
-    }
-
-    /// Whether a reservation can be trusted: for a while yet, or since it is confirmed.
-    async fn settles(&self, reserved: &Reserved) -> bool {
-        let clock = self.locks.clock();
-        let lasts = self.request.ttl.min(CLAIM_WINDOW);
-        if reserved.until.since(clock.now()) >= lasts / 4 {
-            return true;
-        }
-        let over = clock.sleep_until(reserved.until);
-        let decided = std::pin::pin!(reserved.decided());
-        let Either::Left((Some(grant), _)) = select(decided, over).await else { return false };
-        // Who looks late may find a lease that has nearly run out since.
-        grant.trusted_from.is_some_and(|from| clock.now().since(from) < self.request.ttl / 2)
     }
 
     /// Starts the ttl of a grant anew; none when the lease is over already.

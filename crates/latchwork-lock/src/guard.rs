@@ -99,7 +99,6 @@ impl Guard {
     /// As for [`release`](Self::release); the guard is released then.
     pub async fn into_lease(self) -> Result<Lease> {
         self.locks.require(crate::Capability::HandOver)?;
-        self.settled().await;
         if !self.locks.provider().hand_over(self.proof()).await? {
             return Err(self.gone(self.locks.clock().now()));
         }

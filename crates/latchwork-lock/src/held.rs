@@ -14,11 +14,10 @@ use crate::config::{check_ttl, trust_margin};
 use crate::held_box::HeldBox;
 use crate::provider::Proof;
 use crate::renewal::Watchdog;
-use crate::reserved::Decision;
-use crate::rules::{CLAIM_WINDOW, wall_at};
+use crate::rules::wall_at;
 use crate::{
-    AcquireRequest, Confirmation, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment,
-    Reserved, Result, Token, Wait,
+    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Result, Token,
+    Wait,
 };
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
@@ -38,8 +37,6 @@ pub struct Held {
 struct More {
     watchdog: Mutex<Option<Watchdog>>,
     term: Mutex<Term>,
-    /// While the lease is only reserved: where its confirmation will be told.
-    confirmation: Mutex<Option<Confirmation>>,
     changed: Notify,
     /// One renewal at a time: two in flight could be answered in another order than they were
     /// carried out, and we would trust the longer one.
@@ -52,21 +49,15 @@ struct Term {
     ttl: Duration,
     /// Counted from before the request was sent, so never later than in the backend.
     expires: Moment,
-    /// How much earlier trust ends.
-    margin: Duration,
 }
 
 impl Term {
     fn new(ttl: Duration, from: Moment) -> Self {
-        Term { ttl, expires: from.after(ttl), margin: trust_margin(ttl) }
-    }
-
-    fn reserved(ttl: Duration, until: Moment) -> Self {
-        Term { ttl, expires: until, margin: trust_margin(ttl.min(CLAIM_WINDOW)) }
+        Term { ttl, expires: from.after(ttl) }
     }
 
     fn trusted_until(self) -> Moment {
-        self.expires.before(self.margin)
+        self.expires.before(trust_margin(self.ttl))
     }
 }
 
@@ -143,15 +134,6 @@ impl Held {
         };
     }
 
-    /// The lease is used before it is confirmed.
-    pub(crate) fn reserved(&mut self, reserved: Reserved) {
-        let Reserved { grant, until, confirmation } = reserved;
-        self.granted(Grant { trusted_from: Some(self.locks.clock().now()), ..grant });
-        let more = self.more();
-        *more.term.lock() = Term::reserved(self.request.ttl, until);
-        *more.confirmation.lock() = Some(confirmation);
-    }
-
     /// The key, as it was asked for.
     pub fn key(&self) -> &str {
         self.locks.strip(self.request.key.as_str())
@@ -214,14 +196,7 @@ impl Held {
                 return;
             }
             let until = self.locks.clock().sleep_until(self.trusted_until());
-            let pending = self.more().confirmation.lock().clone();
-            let decided = pin!(async {
-                match pending {
-                    Some(confirmation) => confirmation.decided().await,
-                    None => std::future::pending().await,
-                }
-            });
-            select(select(pin!(changed), decided), until).await;
+            select(pin!(changed), until).await;
         }
     }
 
@@ -243,7 +218,6 @@ impl Held {
     pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
         self.locks.require(crate::Capability::Renew)?;
         let _one_at_a_time = self.more().renewing.lock().await;
-        self.settled().await;
         let clock = self.locks.clock();
         let term = self.term();
         let ttl = refresh.ttl.unwrap_or(term.ttl);
@@ -267,19 +241,6 @@ impl Held {
         *self.more().term.lock() = Term::new(ttl, sent_at);
         self.tell();
         Ok(())
-    }
-
-    /// Waits until a reservation was confirmed or refused, or is over: nothing else of the lease
-    /// is changed meanwhile.
-    ///
-    /// Cancel safe: it only looks.
-    pub(crate) async fn settled(&self) {
-        let Some(more) = self.more.get() else { return };
-        let Some(confirmation) = more.confirmation.lock().clone() else { return };
-        let over = self.locks.clock().sleep_until(self.term().expires);
-        select(pin!(confirmation.decided()), over).await;
-        self.settle(more);
-        more.confirmation.lock().take();
     }
 
     /// What can be shown of the lease to anybody.
@@ -355,10 +316,7 @@ impl Held {
 
     fn term(&self) -> Term {
         match self.more.get() {
-            Some(more) => {
-                self.settle(more);
-                *more.term.lock()
-            }
+            Some(more) => *more.term.lock(),
             None => self.first_term(),
         }
     }
@@ -367,23 +325,11 @@ impl Held {
         Term::new(self.request.ttl, self.since)
     }
 
-    /// Notes what became of a reservation.
-    fn settle(&self, more: &More) {
-        let mut confirmation = more.confirmation.lock();
-        let Some(decision) = confirmation.as_ref().and_then(Confirmation::decision) else { return };
-        match decision {
-            Decision::Confirmed(from) => *more.term.lock() = Term::new(self.request.ttl, from),
-            Decision::Refused => self.lost.store(true, Ordering::Release),
-        }
-        *confirmation = None;
-    }
-
     fn more(&self) -> &More {
         self.more.get_or_init(|| {
             Box::new(More {
                 watchdog: Mutex::new(None),
                 term: Mutex::new(self.first_term()),
-                confirmation: Mutex::new(None),
                 changed: Notify::new(),
                 renewing: tokio::sync::Mutex::new(()),
             })

@@ -34,6 +34,8 @@ mod capability;
 mod clock;
 mod config;
 mod connect;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod coordination;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
 mod desk;
@@ -51,15 +53,12 @@ mod held;
 mod held_box;
 mod key;
 mod lease;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-mod liveness;
 mod locks;
 pub mod provider;
 mod providers;
 mod renewal;
 mod report;
 mod request;
-mod reserved;
 mod retry;
 mod rules;
 #[cfg(any(feature = "postgres", feature = "redis"))]
@@ -94,4 +93,3 @@ pub use providers::redis::RedisLockProvider;
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
 pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};
-pub use reserved::{Confirmation, Reserved};

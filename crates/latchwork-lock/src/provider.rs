@@ -15,8 +15,9 @@
 //!   cannot be undone at once is undone by the
 //!   [`release_later`](LockProvider::release_later) that the front door sends
 //!   when a request is abandoned.
-//! - **A waiter whose turn has come confirms it** (L5). Where that would stand between two holders,
-//!   answer [`Acquired::Reserved`] and confirm from a task of your own: the caller may block.
+//! - **A waiter whose turn has come confirms it** (L5): a hand-off is a reservation until then.
+//!   What [`acquire`](LockProvider::acquire) returns is a confirmed lease with its whole ttl, counted
+//!   from [`Grant::trusted_from`], a moment before the confirmation was sent.
 //! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let the
 //!   front door retry; [`Acquired::Taken`] means that somebody has the key.
 
@@ -29,7 +30,7 @@ use futures::future::BoxFuture;
 
 use crate::{
     Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Moment, Owner, Page, PageRequest,
-    Reserved, Result, SystemClock, Token, Wait,
+    Result, SystemClock, Token, Wait,
 };
 
 /// One request for a lease.
@@ -61,8 +62,6 @@ pub struct AcquireRequest {
 pub enum Acquired {
     /// It is ours.
     Granted(Grant),
-    /// It is kept for us, and will be ours when the backend has confirmed it.
-    Reserved(Box<Reserved>),
     /// Somebody has it, and the wait is over. A holder, where that cost nothing to know.
     Taken(Option<Box<Holder>>),
 }

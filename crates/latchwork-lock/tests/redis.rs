@@ -10,8 +10,6 @@
 
 #[path = "redis/addresses.rs"]
 mod addresses;
-#[path = "redis/relay.rs"]
-mod relay;
 #[path = "redis/rules.rs"]
 mod rules;
 #[path = "redis/server.rs"]
@@ -55,15 +53,11 @@ fn main() {
             a_runtime_that_ends_loses_no_release,
             a_server_that_stands_still_is_unavailable,
             a_crowd_is_told_soon_that_a_server_stands_still, fences_grow_when_all_is_forgotten;
-        turns: a_turn_begins_before_its_claim_is_answered,
-            a_turn_of_an_earlier_stay_is_not_believed;
-        relay: the_next_one_begins_before_the_server_knows,
-            what_the_server_forgot_is_lost_by_who_has_begun,
-            who_has_begun_behind_a_broken_lease_keeps_it,
-            who_has_begun_keeps_it_where_a_release_was_lost,
-            who_has_begun_keeps_it_where_an_answer_was_lost,
-            who_has_begun_keeps_it_where_the_script_was_forgotten,
-            nobody_begins_behind_a_lease_that_was_renewed,
+        turns: a_turn_is_used_when_its_claim_is_answered, a_turn_that_is_none_lets_nobody_in,
+            the_next_one_begins_with_the_answer_to_the_release,
+            the_next_one_has_its_turn_where_a_release_was_lost,
+            the_next_one_has_its_turn_where_an_answer_was_lost,
+            a_turn_that_the_server_forgot_is_asked_for_again,
             no_two_are_trusted_at_once_whatever_is_cut;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use latchwork_lock::{LockConfig, LockStrategy, Locks, Mode};
+use latchwork_lock::{LockConfig, LockStrategy, Locks, Mode, trust_margin};
 
 use super::case::case;
 use super::fixture::{FORCE, SLACK, code};
@@ -29,6 +29,8 @@ pub(super) const CASES: &[Case] = &[
     case!(l05_a_waiter_that_slept_past_its_lease_gets_a_live_one, [Wait, Inspect, Exclusion]),
     case!(l05_a_newcomer_does_not_overtake, [Wait, Fairness, Inspect, Exclusion]),
     case!(l05_a_granted_lease_lasts_its_ttl_from_the_grant, [Wait, Inspect, Exclusion, Expiry]),
+    case!(l05_a_waiter_is_given_a_lease_with_its_whole_ttl, [Wait, Inspect, Exclusion]),
+    case!(l05_a_waiter_of_the_same_client_is_given_one_too, [Wait, Inspect, Exclusion]),
 ];
 
 const LONG: Duration = Duration::from_secs(30);
@@ -315,4 +317,46 @@ async fn l05_a_granted_lease_lasts_its_ttl_from_the_grant(f: Fixture) {
         f.now().since(released)
     );
     assert!(third.fence() > next.fence());
+}
+
+async fn l05_a_waiter_is_given_a_lease_with_its_whole_ttl(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    whole_ttl(&f, ours, theirs).await;
+}
+
+async fn l05_a_waiter_of_the_same_client_is_given_one_too(f: Fixture) {
+    let ours = f.open().await;
+    whole_ttl(&f, ours.clone(), ours).await;
+}
+
+/// What `acquire` returns is confirmed: trust counts from the hand-over, not from the request, and
+/// it is not the claim window that is left of it.
+async fn whole_ttl(f: &Fixture, ours: Locks, theirs: Locks) {
+    // Those who have just come, and one who has waited for longer than what is tolerated below.
+    for waits in [Duration::ZERO, Duration::ZERO, SLACK * 2] {
+        let key = f.key("a");
+        let guard = ours.lock(&key).acquire().await.expect("a free key");
+        let waiters = [
+            f.enqueue(&theirs, &key, Mode::Exclusive).await,
+            f.enqueue(&theirs, &key, Mode::Exclusive).await,
+        ];
+        if !waits.is_zero() {
+            f.pass(waits).await;
+        }
+        let mut before = guard;
+        for waiter in waiters {
+            let released = f.now();
+            before.release().await.expect("held");
+            let next = f.soon("the waiter is let in", waiter).await;
+            let (remaining, took) = (next.remaining(), f.now().since(released));
+            let least = next.ttl() - trust_margin(next.ttl()) - SLACK;
+            assert!(
+                remaining + took >= least,
+                "{remaining:?} are left of {:?}, {took:?} after it was handed over",
+                next.ttl()
+            );
+            before = next;
+        }
+        before.release().await.expect("held");
+    }
 }

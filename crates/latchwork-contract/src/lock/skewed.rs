@@ -57,12 +57,6 @@ impl<P: LockProvider> LockProvider for Skewed<P> {
     }
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         let mut acquired = self.inner.acquire(request).await?;
-        // Moments of another clock cannot be told later: wait until there is nothing left to tell.
-        if let Acquired::Reserved(reserved) = &acquired
-            && let Some(grant) = reserved.decided().await
-        {
-            acquired = Acquired::Granted(grant);
-        }
         if let Acquired::Granted(grant) = &mut acquired {
             grant.trusted_from = grant.trusted_from.map(|from| from.after(self.clock.by));
         }

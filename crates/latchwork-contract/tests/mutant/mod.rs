@@ -27,6 +27,7 @@ pub(crate) enum Flaw {
     WakesLate,
     WaitsForEver,
     ForgetsWhoWaited,
+    TrustsFromTheRequest,
     DeclaresNothing,
 }
 
@@ -84,7 +85,10 @@ impl LockProvider for Mutant {
             request.wait = Wait::Forever;
         }
         match self.inner.acquire(&request).await? {
-            Acquired::Granted(grant) => {
+            Acquired::Granted(mut grant) => {
+                if self.has(Flaw::TrustsFromTheRequest) {
+                    grant.trusted_from = Some(request.sent_at);
+                }
                 if self.has(Flaw::WakesLate) && grant.waited {
                     tokio::time::sleep(Duration::from_millis(900)).await;
                 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use latchwork_lock::{Capability, Fence, Key, LockRequest, LockStrategy, OneKey, Refresh};
 
-use super::{StateWorker, tell};
+use super::{Phase, StateWorker, tell};
 use crate::error::panic_text;
 use crate::machine::{Locking, Machine};
 use crate::{Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status, TransitionId};
@@ -48,7 +48,6 @@ impl<S: State> StateWorker<S> {
         match request.acquire().await {
             Ok(guard) => {
                 let (fence, waited) = (guard.fence(), guard.waited());
-                self.fresh &= !waited;
                 self.guard = Some(guard);
                 let kind = EventKind::LockAcquired { key: key.as_str(), fence, waited };
                 tell(&self.machine, &self.context, &mut self.events, kind);
@@ -114,7 +113,7 @@ impl<S: State> StateWorker<S> {
                     // Who has been at it all the time sees that it ran out; whoever comes from
                     // elsewhere only that it is gone.
                     let ran_out = self.machine.clock.wall() >= expires_at;
-                    Err(match self.stepped && ran_out {
+                    Err(match self.phase == Phase::Paused && ran_out {
                         true => latchwork_lock::Error::expired(&key, old_fence).into(),
                         false => error.into(),
                     })
@@ -149,9 +148,7 @@ impl<S: State> StateWorker<S> {
         let metadata = self.context.metadata.as_ref();
         let kind = EventKind::TransitionPaused { metadata };
         tell(&self.machine, &self.context, &mut self.events, kind);
-        self.begun = false;
-        self.acted = false;
-        self.stepped = true;
+        self.phase = Phase::Paused;
         kept
     }
 
@@ -246,7 +243,7 @@ impl<S: State> StateWorker<S> {
 impl<S: State> Locking<S> {
     /// What to lock for a transition.
     #[inline]
-    pub(super) fn key(&self, machine: &Machine<S>, state: &S, delta: &S::Delta) -> Result<Key> {
+    fn key(&self, machine: &Machine<S>, state: &S, delta: &S::Delta) -> Result<Key> {
         match catch_unwind(AssertUnwindSafe(|| self.keys.lock_key(state, delta))) {
             Ok(key) => key,
             Err(panic) => {
@@ -260,7 +257,7 @@ impl<S: State> Locking<S> {
     }
 
     /// A request for the key, as the settings say.
-    pub(super) fn request<'a>(&'a self, key: &'a Key) -> LockRequest<'a, OneKey<&'a Key>> {
+    fn request<'a>(&'a self, key: &'a Key) -> LockRequest<'a, OneKey<&'a Key>> {
         let request = self.locks.lock(key).config(&self.config);
         match self.renew {
             Some(max_hold) => request.auto_renew(max_hold),
@@ -272,7 +269,7 @@ impl<S: State> Locking<S> {
 /// Tells that a lock could not be given back at the end; true when it still will be, false when it
 /// was lost before.
 #[cold]
-pub(super) fn not_released(error: &latchwork_lock::Error, transition: TransitionId) -> bool {
+fn not_released(error: &latchwork_lock::Error, transition: TransitionId) -> bool {
     let lost = error.is_loss();
     let what = match lost {
         true => "the lock did not hold to the end of the transition",

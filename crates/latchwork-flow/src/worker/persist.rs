@@ -116,7 +116,6 @@ impl<S: State> StateWorker<S> {
             return Ok(None);
         }
         let Some(run) = self.run.clone() else { return Ok(None) };
-        self.fresh = false;
         let events = self.events.max(self.context.events);
         self.change().events = events;
         let saved = match self.draft() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{StateWorker, tell};
+use super::{Phase, StateWorker, tell};
 use crate::error::Chain;
 use crate::store::Due;
 use crate::{
@@ -25,7 +25,6 @@ impl<S: State> StateWorker<S> {
     /// Goes on after a pause or a crash: claims the stored revision, then holds the lock again, then
     /// notes what woke it.
     pub(super) async fn go_on(&mut self) -> Result<()> {
-        self.fresh = false;
         self.claim().await?;
         let kind = EventKind::TransitionStarting { resumed: true };
         tell(&self.machine, &self.context, &mut self.events, kind);
@@ -48,7 +47,7 @@ impl<S: State> StateWorker<S> {
         }
         context.status = Status::Running;
         context.paused = None;
-        self.begun = true;
+        self.phase = Phase::Actions;
         // Before anything is done: the lease that was stored is dead now, and so is the signal.
         self.enter().await
     }

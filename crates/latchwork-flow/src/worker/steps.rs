@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use latchwork_lock::Fence;
 use serde_json::json;
 
-use super::{StateWorker, Steps, tell};
+use super::{Phase, StateWorker, Steps, tell};
 use crate::action::Answer;
 use crate::context::Plan;
 use crate::error::{Chain, panic_text};
@@ -42,39 +42,30 @@ impl<S: State> StateWorker<S> {
             }
             Err(error) => return Err(self.fail(error).await),
         }
-        let (plan, steps) = match &self.machine.provider {
-            None => (Plan::All, Steps::All),
+        let steps = match &self.machine.provider {
+            None => Steps::All,
             Some(_) => {
-                self.fresh = false;
                 let (state, delta) = (&self.context.state, &self.context.delta);
                 match self.machine.configured_for(state, delta).await {
-                    Ok(script) => {
-                        (Plan::Chosen { names: script.names(), first: 0 }, Steps::Own(script))
-                    }
+                    Ok(script) => Steps::Own(script),
                     Err(error) => return Err(self.fail(error).await),
                 }
             }
         };
-        let context = self.change();
-        context.status = Status::Running;
-        context.plan = Some(plan);
+        self.change().status = Status::Running;
         self.steps = Some(steps);
-        self.begun = true;
+        self.phase = Phase::Gates;
         Ok(())
     }
 
     /// Asks all gates of the transition, unless they have been. A denial ends it at once; a skip only
     /// counts when nobody after it denies.
     pub(super) async fn pass_gates(&mut self) -> Result<GateResult> {
-        if self.gates_passed {
+        if self.phase == Phase::Actions {
             return Ok(GateResult::Allow);
         }
-        let Some(steps) = &self.steps else { return Ok(GateResult::Allow) };
-        let script = steps.of(&self.machine);
-        if script.gates.is_empty() {
-            return self.gates_are_passed(script.actions.is_empty()).await;
-        }
-        let script = script.clone();
+        let Some(steps) = &self.steps else { return Err(self.no_steps().await) };
+        let script = steps.of(&self.machine).clone();
         let mut skip = None;
         for gate in &script.gates {
             let result = match self.ask(gate, None).await {
@@ -98,12 +89,13 @@ impl<S: State> StateWorker<S> {
             self.finish(Status::Completed, Some(why)).await?;
             return Ok(result);
         }
-        self.gates_are_passed(script.actions.is_empty()).await
-    }
-
-    async fn gates_are_passed(&mut self, nothing_to_do: bool) -> Result<GateResult> {
-        self.gates_passed = true;
-        if nothing_to_do {
+        self.phase = Phase::Actions;
+        // Only now: who finds a plan in a context need not ask the gates again.
+        self.change().plan = Some(match &self.machine.provider {
+            None => Plan::All,
+            Some(_) => Plan::Chosen { names: script.names(), first: 0 },
+        });
+        if script.actions.is_empty() {
             self.finish(Status::Completed, None).await?;
         } else if self.machine.store.is_some() {
             self.enter().await?;
@@ -125,7 +117,6 @@ impl<S: State> StateWorker<S> {
             Ok(Ok(result)) => {
                 // Not before what came before: another thread may know an older tick.
                 let now = self.machine.now().max(self.context.updated_at);
-                self.fresh = true;
                 let context = self.change();
                 context.updated_at = now;
                 context.gates.push(GateEvaluation {
@@ -149,12 +140,10 @@ impl<S: State> StateWorker<S> {
 
     /// One action, or its skipping.
     pub(super) async fn step(&mut self) -> Result<()> {
-        if self.acted {
-            self.check_lock().await?;
-        }
+        self.check_lock().await?;
         let index = self.context.next;
         let first = self.context.plan.as_ref().map_or(0, Plan::first);
-        let Some(steps) = &self.steps else { return Ok(()) };
+        let Some(steps) = &self.steps else { return Err(self.no_steps().await) };
         let actions = &steps.of(&self.machine).actions;
         let Some(action) = actions.get(index - first) else {
             return self.finish(Status::Completed, None).await;
@@ -171,8 +160,7 @@ impl<S: State> StateWorker<S> {
         let began = EventKind::ActionExecuting { action: &action.name, index };
         tell(&self.machine, &self.context, &mut self.events, began);
         let fence = self.guard.as_ref().map(|guard| guard.fence());
-        let started_at = self.now();
-        self.acted = true;
+        let started_at = self.machine.now().max(self.context.updated_at);
         // The outer error says that the context is not ours any more.
         let result = match action.start(&self.context, index, fence).await {
             Started::Done(result) => Ok(result),
@@ -185,7 +173,6 @@ impl<S: State> StateWorker<S> {
             Err(lost) => return Err(self.leave(lost).await),
         };
         let ended_at = self.machine.now().max(started_at);
-        self.fresh = true;
         let context = Arc::make_mut(&mut self.context);
         let (execution, pause) = context.note(action, result, planned, started_at, ended_at);
         let took = match self.machine.observers.is_empty() {
@@ -198,7 +185,7 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Goes on as an action wants.
-    pub(super) async fn after_step(
+    async fn after_step(
         &mut self,
         execution: Execution,
         pause: Option<Box<Pause>>,
@@ -211,6 +198,11 @@ impl<S: State> StateWorker<S> {
             Execution::Stop => self.finish(Status::Stopped, None).await,
             Execution::Pause => self.pause(pause.map(|pause| *pause).unwrap_or_default()).await,
         }
+    }
+
+    /// Ends a run that does not know what to do: else it would go on doing nothing.
+    async fn no_steps(&mut self) -> Error {
+        self.leave(Error::corrupt_context("it does not say which actions are left")).await
     }
 
     /// Asks an action's gate. Unless it allows, the answer is how the step ended.

@@ -4,6 +4,8 @@
 //! because a deferred transaction that turns into a writer fails with BUSY whatever the timeout;
 //! `synchronous` FULL, because with NORMAL a power cut can take back what was already answered.
 
+pub mod boot;
+
 mod direct;
 mod error;
 mod migrate;

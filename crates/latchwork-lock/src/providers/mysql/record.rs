@@ -10,7 +10,7 @@ use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
 use super::store::ALIVE;
-use crate::liveness::{Absent, Session};
+use crate::coordination::liveness::{Absent, Session};
 use crate::rules::{Held, Id, Party, Reporter, Rules};
 use crate::{Fence, Mode, Moment, Owner, Token};
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::store::ALIVE;
-use crate::liveness::{Absent, Session};
+use crate::coordination::liveness::{Absent, Session};
 use crate::rules::{Held, Id, Party, Reporter, Rules};
 use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
 

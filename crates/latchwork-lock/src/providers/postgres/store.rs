@@ -330,7 +330,7 @@ impl Store {
     }
 
     /// Whether it is time for the next sign of life: in any claim window there must be one, or the
-    /// process is [doubted](crate::liveness) when one of its tasks does not look.
+    /// process is [doubted](crate::coordination::liveness) when one of its tasks does not look.
     pub(super) fn must_beat(&self) -> bool {
         self.alive_until.lock().since(self.clock.now()) <= ALIVE - BEAT
     }

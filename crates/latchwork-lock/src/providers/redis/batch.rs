@@ -12,7 +12,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use futures::future::BoxFuture;
 use redis::Value;
@@ -161,7 +161,9 @@ impl Lanes {
     /// The same, on the lane that outlives every runtime of a caller.
     pub(super) fn put_apart(&self, job: Job) {
         if let Some(back) = self.own.way.put(job) {
-            back.reply.answer(Err(error::gone(DURING)), false);
+            if let Some(waker) = back.reply.answer(Err(error::gone(DURING))) {
+                waker.wake();
+            }
         }
     }
 
@@ -198,18 +200,15 @@ impl Reply {
         }
     }
 
-    /// Answers; `crowd` when many are answered at once.
-    pub(super) fn answer(self, answer: Result<Answer>, crowd: bool) {
+    /// Answers; and who is to be woken then, together with others.
+    pub(super) fn answer(self, answer: Result<Answer>) -> Option<Waker> {
         match self {
-            Reply::Tell(tell) => {
-                if let Some(waker) = tell.answer(answer) {
-                    tell::wake(&waker, crowd);
-                }
-            }
+            Reply::Tell(tell) => return tell.answer(answer),
+            Reply::Handing(handing) => return handing.answered(answer),
             Reply::Release(release) => release.tried(answer),
-            Reply::Handing(handing) => handing.answered(answer),
             Reply::Standing(standing) => standing.answered(answer),
             Reply::Claim(claim) => claim.answered(answer),
         }
+        None
     }
 }

@@ -20,11 +20,10 @@
 //!
 //! # Waiting
 //!
-//! A release hands the key to the next in line. One of the same process mostly has it before the server
-//! knows ([`relay`]), and else with the answer, which is seen to by the lane before whoever released is
-//! told. For one of another process it is a
-//! reservation, told on that process's own channel, and claimed by it at once; who has not waited for
-//! long begins before that is answered. What nobody takes up within a second is given back. A notice
+//! A release hands the key to the next in line. One of the same process has it with the answer, which is
+//! seen to by the lane before whoever released is told. For one of another process it is a
+//! reservation, told on that process's own channel, and claimed by it at once; the lease is used when that
+//! is answered. What nobody takes up within a second is given back. A notice
 //! may be lost, so each process also looks once a second at all its waiters together; the same look
 //! says that the process lives, and at the end of a lease it is what hands the key on.
 //!
@@ -42,7 +41,6 @@ mod error;
 mod provider;
 mod pump;
 mod record;
-mod relay;
 mod release;
 mod scripts;
 mod store;

@@ -352,7 +352,6 @@ impl Drop for Asked {
 async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) {
     let count = members.len();
     let _asked = way.asked(count);
-    let crowd = count >= CROWD;
     // Whoever has gone meanwhile has let a release follow, which its request might come after.
     let sift = |members: &mut Vec<Member>| {
         let all = std::mem::take(members).into_iter().zip(std::mem::take(&mut replies));
@@ -360,18 +359,20 @@ async fn send(way: Arc<Way>, mut members: Vec<Member>, mut replies: Vec<Reply>) 
     };
     let answers = way.exchange(&mut members, sift).await;
     way.queued.fetch_sub(count, Ordering::Relaxed);
-    match answers {
+    let wakers: Vec<Waker> = match answers {
         Ok(answers) => {
-            replies.into_iter().zip(answers).for_each(|(reply, told)| reply.answer(told, crowd));
+            let told = replies.into_iter().zip(answers);
+            told.filter_map(|(reply, answer)| reply.answer(answer)).collect()
         }
         Err(failure) => {
-            let tell = |reply: Reply| reply.answer(Err(failure.told()), crowd);
-            replies.into_iter().for_each(tell);
             if failure.is_silence() {
-                way.turn_away().into_iter().for_each(tell);
+                replies.append(&mut way.turn_away());
             }
+            let failed = |reply: Reply| reply.answer(Err(failure.told()));
+            replies.into_iter().filter_map(failed).collect()
         }
-    }
+    };
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// What concerns all members of a message: the driver's error, or an answer that is none.

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use redis::Value;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::batch::{Answer, Job, Lane, Question, Reply};
 use super::scripts::Operation;
 use super::store::{Store, member};
-use super::tell::{self, Tell};
+use super::tell::Tell;
 use super::watcher::runtime;
 use crate::retry::Backoff;
 use crate::rules::Id;
@@ -42,21 +42,18 @@ pub(super) struct Handing {
     pub(super) store: Arc<Store>,
     pub(super) during: &'static str,
     pub(super) key: Key,
-    pub(super) id: Id,
     pub(super) asked_at: Moment,
     pub(super) tell: Tell,
 }
 
 impl Handing {
-    pub(super) fn answered(self, answer: Result<Answer>) {
-        let Handing { store, during, key, id, asked_at, .. } = &self;
-        let held = match store.released(during, key, *id, *asked_at, &answer) {
-            Some(held) => held.map(|held| Answer { value: Value::Int(held.into()), again: false }),
-            None => answer,
-        };
-        if let Some(waker) = self.tell.answer(held) {
-            tell::wake(&waker, true);
-        }
+    /// Hands out what the answer holds; and who is to be woken, the one who released.
+    pub(super) fn answered(self, answer: Result<Answer>) -> Option<Waker> {
+        let Handing { store, during, key, asked_at, .. } = &self;
+        let held = answer.and_then(|answer| store.released(during, key, *asked_at, &answer));
+        let told =
+            |(held, _): (bool, bool)| Answer { value: Value::Int(held.into()), again: false };
+        self.tell.answer(held.map(told))
     }
 }
 
@@ -67,7 +64,6 @@ pub(super) struct Releasing {
     store: Arc<Store>,
     during: &'static str,
     key: Key,
-    id: Id,
     asked_at: Moment,
     /// None when it is answered.
     question: Option<Question>,
@@ -78,12 +74,11 @@ impl Releasing {
         store: &Arc<Store>,
         during: &'static str,
         key: &Key,
-        id: Id,
         asked_at: Moment,
         question: Question,
     ) -> Self {
         let (store, key) = (store.clone(), key.clone());
-        Releasing { store, during, key, id, asked_at, question: Some(question) }
+        Releasing { store, during, key, asked_at, question: Some(question) }
     }
 }
 
@@ -94,12 +89,8 @@ impl Future for Releasing {
         let Some(question) = &mut self.question else { return Poll::Pending };
         let answer = ready!(Pin::new(question).poll(cx));
         self.question = None;
-        let Releasing { store, during, key, id, asked_at, .. } = &*self;
-        let held = store.released(during, key, *id, *asked_at, &answer);
-        Poll::Ready(answer.and_then(|answer| {
-            let handed_on = answer.value.as_sequence().is_some();
-            Ok((held.unwrap_or(Ok(false))?, handed_on))
-        }))
+        let Releasing { store, during, key, asked_at, .. } = &*self;
+        Poll::Ready(answer.and_then(|answer| store.released(during, key, *asked_at, &answer)))
     }
 }
 
@@ -107,8 +98,8 @@ impl Drop for Releasing {
     fn drop(&mut self) {
         let Some(question) = self.question.take() else { return };
         if let Ok(runtime) = runtime() {
-            let Releasing { store, during, key, id, asked_at, .. } = &*self;
-            runtime.spawn(Releasing::new(store, during, key, *id, *asked_at, question));
+            let Releasing { store, during, key, asked_at, .. } = &*self;
+            runtime.spawn(Releasing::new(store, during, key, *asked_at, question));
         }
     }
 }
@@ -152,11 +143,7 @@ impl Releases {
 
     /// Queues a release.
     pub(super) fn queue(&self, store: &Arc<Store>, key: &Key, id: Id) {
-        let asked_at = store.clock.now();
-        let (_, lane) = store.desk.way_out(key, id);
-        let lane = lane.unwrap_or_else(|| store.lanes.here());
-        self.queue_on(&lane, store, key, id);
-        store.desk.pass_on(key, id, asked_at, &lane, &*store.clock);
+        self.queue_on(&store.lanes.here(), store, key, id);
     }
 
     /// Queues a release behind all that a lane has in hand.
@@ -189,11 +176,14 @@ impl Release {
     /// Goes on after a try: done, or once more after a pause.
     pub(super) fn tried(mut self, answer: Result<Answer>) {
         self.tries += 1;
-        // Whether it was held nobody asks any more.
-        let _ = self.store.released("releasing", &self.key, self.id, self.asked_at, &answer);
-        let Err(error) = answer else {
-            self.done = true;
-            return;
+        let error = match answer {
+            Ok(answer) => {
+                // Whether it was held nobody asks any more.
+                let _ = self.store.released("releasing", &self.key, self.asked_at, &answer);
+                self.done = true;
+                return;
+            }
+            Err(error) => error,
         };
         if error.is_temporary()
             && self.tries < TRIES

@@ -10,7 +10,6 @@ use super::batch::{Answer, Job, Lane, Lanes, Member, Question, Reply};
 use super::connection::Line;
 use super::pump::LARGEST;
 use super::record::Asker;
-use super::relay::Passed;
 use super::release::{Handing, Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::{Desk, Seat};
@@ -53,20 +52,8 @@ pub(super) enum Verdict {
     Granted(Grant, bool),
     /// It does not. One who does, where that is known.
     Refused(Option<Box<Holder>>),
-    /// It stands in the queue.
-    Queued(Place),
-}
-
-/// Where a waiter stands.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    /// Until something ahead runs out.
-    pub(super) left: Option<Duration>,
-    /// When its stay in the queue began by the server's clock, which tells it from an earlier one of
-    /// the same request.
-    pub(super) stay: i64,
-    /// Who is right ahead, and the fence that it will have when it follows that one.
-    pub(super) follows: Option<(Id, Fence)>,
+    /// It stands in the queue, and how long it is until something ahead runs out.
+    Queued(Option<Duration>),
 }
 
 /// How those who wait for a key stand.
@@ -127,25 +114,16 @@ impl Store {
     ) -> Result<bool> {
         let asked_at = self.clock.now();
         let member = member(Operation::Release, key, id);
-        let (awaited, lane) = self.desk.way_out(key, id);
-        let here = self.lanes.here();
-        let lane = lane.unwrap_or_else(|| here.clone());
-        let question = if awaited || !Arc::ptr_eq(&lane, &here) {
+        let question = if self.desk.awaits(key) {
             let (tell, told) = tell::channel();
-            let store = self.clone();
-            let handing = Handing { store, during, key: key.clone(), id, asked_at, tell };
+            let handing = Handing { store: self.clone(), during, key: key.clone(), asked_at, tell };
             let job = Job { member, reply: Reply::Handing(Box::new(handing)) };
-            if Arc::ptr_eq(&lane, &here) {
-                self.lanes.send_on(&lane, job);
-            } else {
-                self.lanes.put_on(&lane, job);
-            }
-            self.desk.pass_on(key, id, asked_at, &lane, &*self.clock);
+            self.lanes.send_on(&self.lanes.here(), job);
             Question::Put(during, told)
         } else {
-            self.lanes.ask_on(&lane, during, member)
+            self.lanes.ask(during, member)
         };
-        let releasing = Releasing::new(self, during, key, id, asked_at, question);
+        let releasing = Releasing::new(self, during, key, asked_at, question);
         let (held, handed_on) = releasing.await?;
         if handed_on {
             // Who was given the key has waited longer than we have.
@@ -154,58 +132,34 @@ impl Store {
         Ok(held)
     }
 
-    /// Whether a lease was held, from the answer to its release, if there is one. Those of this process
-    /// whose turn it was have their grants with it.
+    /// Whether a lease was held, and whether others were given the key, from the answer to its release.
+    /// Those of this process whose turn it was have their grants with it.
     pub(super) fn released(
-        self: &Arc<Self>,
-        during: &'static str,
-        key: &Key,
-        id: Id,
-        asked_at: Moment,
-        answer: &Result<Answer>,
-    ) -> Option<Result<bool>> {
-        let mut begun = self.desk.answered(key, id);
-        let answer = answer.as_ref().ok();
-        let released =
-            answer.map(|answer| self.hand_out(during, key, asked_at, answer, &mut begun));
-        if let Some(begun) = begun {
-            begun.claim(self, id, asked_at);
-        }
-        released
-    }
-
-    /// The same; `begun` is the one who has begun already, taken out if it is confirmed by this.
-    fn hand_out(
         &self,
         during: &'static str,
         key: &Key,
         asked_at: Moment,
         answer: &Answer,
-        begun: &mut Option<Passed>,
-    ) -> Result<bool> {
-        let held = match answer.value.as_sequence() {
-            None => truth(during, &answer.value)?,
+    ) -> Result<(bool, bool)> {
+        let (held, given) = match answer.value.as_sequence() {
+            None => (&answer.value, &[][..]),
             Some([held, Value::Int(left), given @ ..]) => {
-                for one in given.chunks(3) {
-                    let (id, grant) = given_to(one).ok_or_else(|| error::unreadable(during))?;
-                    // The ttl began in the server, after this moment.
-                    if let Some(begun) = begun.take_if(|begun| begun.is_of(id, grant.fence)) {
-                        self.desk.confirm(begun, asked_at, &*self.clock);
-                    } else {
-                        self.desk.give(id, grant, asked_at, &*self.clock);
-                    }
-                }
                 if let Some(left) = span(*left) {
                     self.desk.set_due(key, self.clock.now().after(left));
                 }
-                truth(during, held)?
+                (held, given)
             }
             Some(_) => return Err(error::unreadable(during)),
         };
+        for one in given.chunks(3) {
+            let (id, grant) = given_to(one).ok_or_else(|| error::unreadable(during))?;
+            self.desk.give(id, grant, asked_at, &*self.clock);
+        }
+        let held = truth(during, held)?;
         if !held && answer.again {
             return Err(error::lost_answer(during));
         }
-        Ok(held)
+        Ok((held, !given.is_empty()))
     }
 
     pub(super) async fn renew(
@@ -215,8 +169,6 @@ impl Store {
         id: Id,
         ttl: Duration,
     ) -> Result<bool> {
-        // How long it lasts is not known until it is answered.
-        self.desk.forget(key, id);
         let ttl = record::millis(ttl);
         let answer =
             self.lanes.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
@@ -224,7 +176,6 @@ impl Store {
     }
 
     pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
-        self.desk.forget(key, id);
         let answer = self.lanes.ask(during, member(Operation::IsHeld, key, id)).await?;
         truth(during, &answer.value)
     }
@@ -236,7 +187,6 @@ impl Store {
         ids: (Id, Id),
         ttl: Duration,
     ) -> Result<Option<Grant>> {
-        self.desk.forget(key, ids.0);
         let answer = self
             .lanes
             .ask(
@@ -376,7 +326,7 @@ fn given_to(parts: &[Value]) -> Option<(Id, Grant)> {
 }
 
 /// The grant of one who waited.
-pub(super) fn handed_on(fence: i64, before: i64) -> Grant {
+fn handed_on(fence: i64, before: i64) -> Grant {
     Grant {
         fence: record::fence(fence),
         previous_fence: (before > 0).then(|| record::fence(before)),
@@ -429,15 +379,7 @@ fn read_verdict(value: &Value, clock: &dyn Clock) -> Option<Verdict> {
         return Some(Verdict::Granted(Grant::first(record::fence(*fence)), true));
     }
     match value.as_sequence()? {
-        [Value::Int(2), Value::Int(left), Value::Int(stay), ahead @ ..] => {
-            let follows = match ahead {
-                [Value::BulkString(id), Value::Int(fence)] if !id.is_empty() => {
-                    Some((record::read_id(id)?, record::fence(*fence)))
-                }
-                _ => None,
-            };
-            Some(Verdict::Queued(Place { left: span(*left), stay: *stay, follows }))
-        }
+        [Value::Int(2), Value::Int(left), ..] => Some(Verdict::Queued(span(*left))),
         [Value::Int(0), holder @ ..] => {
             let holder = record::holders(holder, clock.wall())?.pop();
             Some(Verdict::Refused(holder.map(Box::new)))

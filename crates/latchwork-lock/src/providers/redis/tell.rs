@@ -1,9 +1,9 @@
 //! The answer to one who asked, told together with those of others.
 //!
-//! Like a one-shot channel, but whoever answers gets the waker: to wake many tasks one by one lets
-//! the runtime wake another thread for nearly each of them, which costs more than all the rest.
+//! Like a one-shot channel, but the sender gets the receiver's waker: the tasks that one message
+//! answers are woken together, after all of them were answered.
 
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -78,16 +78,5 @@ impl Future for Told {
             State::Answered(answer) => Poll::Ready(Some(answer)),
             State::Open(_) | State::Over => Poll::Ready(None),
         }
-    }
-}
-
-/// Wakes at once, or with all the others of a crowd as soon as the worker that we are on has nothing
-/// else to do: then the runtime looks once whether another thread should help.
-pub(super) fn wake(waker: &Waker, crowd: bool) {
-    if crowd {
-        // Who yields is woken just so, and here somebody else does.
-        let _pending = pin!(tokio::task::yield_now()).poll(&mut Context::from_waker(waker));
-    } else {
-        waker.wake_by_ref();
     }
 }

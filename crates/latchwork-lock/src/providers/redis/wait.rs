@@ -30,7 +30,7 @@ pub(super) async fn acquire(
     };
     // The seat goes first: while its waiter is there, the question is sent again.
     let mut unanswered = None;
-    let (seat, behind) = store.desk.join(request, id);
+    let (seat, behind) = store.desk.join(&request.key, id);
     let mut how = if behind { Asking::Behind } else { Asking::First };
     loop {
         let asked_at = store.clock.now();
@@ -44,7 +44,7 @@ pub(super) async fn acquire(
             }
             match called {
                 Called::Told(verdict) => verdict?,
-                Called::Holds(acquired) => return Ok(acquired),
+                Called::Holds(grant) => return Ok(Acquired::Granted(grant)),
                 Called::Asks => {
                     how = next(store, deadline);
                     continue;
@@ -61,13 +61,11 @@ pub(super) async fn acquire(
                 return Ok(Acquired::Granted(grant));
             }
             Verdict::Refused(holder) => return Ok(Acquired::Taken(holder)),
-            Verdict::Queued(place) => {
-                // Whoever does not ask behind others says at once that its process lives.
-                store.desk.is_alive(asked_at);
-                seat.queued(place, asked_at, &*store.clock);
+            Verdict::Queued(left) => {
+                seat.queued(left, &*store.clock);
                 provider.watch();
                 match seat.called(&*store.clock, deadline).await {
-                    Called::Holds(acquired) => return Ok(acquired),
+                    Called::Holds(grant) => return Ok(Acquired::Granted(grant)),
                     Called::Asks | Called::Told(_) => how = next(store, deadline),
                 }
             }

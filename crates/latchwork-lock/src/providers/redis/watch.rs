@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::future::select;
@@ -10,65 +10,43 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::batch::Answer;
-use super::claim::{Begun, Claim};
-use super::relay::{Holding, Passed};
+use super::claim::Claim;
 use super::release::Releases;
-use super::store::{Place, Store, Verdict, handed_on, verdict};
+use super::store::{Store, Verdict, verdict};
 use super::{error, record};
 use crate::rules::{CLAIM_WINDOW, Id};
-use crate::{
-    AcquireRequest, Acquired, Clock, Confirmation, Fence, Grant, Key, Mode, Moment, Reserved,
-    Result,
-};
+use crate::{Clock, Grant, Key, Moment, Result};
 
 /// Where waiters sign in.
 #[derive(Default)]
 pub(super) struct Desk {
-    pub(super) room: Mutex<Room>,
+    room: Mutex<Room>,
     /// Rung when the watcher should look at the times again.
     pub(super) bell: Notify,
     /// Set when notices may have been missed.
     pub(super) missed: AtomicBool,
     /// The moment that the watcher sleeps to, in nanoseconds.
     alarm: AtomicU64,
-    /// When this process last said something to the server by which that knows that it lives.
-    alive: AtomicU64,
 }
 
 #[derive(Default)]
-pub(super) struct Room {
-    pub(super) calls: HashMap<Id, Arc<Call>>,
+struct Room {
+    calls: HashMap<Id, Arc<Call>>,
     /// Keys that somebody here waits for.
-    pub(super) keys: HashMap<Key, Line>,
-    /// Keys that were handed to somebody here, who may hand them on.
-    pub(super) holdings: HashMap<Key, Holding>,
-    /// Who has begun and is not confirmed, by whose release it has.
-    pub(super) passed: HashMap<Id, Passed>,
+    keys: HashMap<Key, Line>,
 }
 
 /// Who waits for one key, and when something ahead of them runs out.
-pub(super) struct Line {
+struct Line {
     due: Moment,
     ids: HashSet<Id>,
-    /// Who stands right behind whom, as far as that is known.
-    pub(super) behind: HashMap<Id, Id>,
-    /// When a turn came from another process.
-    pub(super) heard_at: Option<Moment>,
 }
 
 /// A waiter, as those see it who call it.
 pub(super) struct Call {
     pub(super) key: Key,
-    /// It wants the key alone, and names no owner.
-    pub(super) is_plain: bool,
-    pub(super) ttl: Duration,
-    /// How long its turn lasts before it is claimed.
-    pub(super) window: Duration,
-    /// What is locked with the room is locked after it.
-    pub(super) state: Mutex<State>,
-    pub(super) bell: Notify,
-    /// Who was right ahead of it when it queued.
-    follows: OnceLock<Id>,
+    state: Mutex<State>,
+    bell: Notify,
     /// Its question is under way. Where the connection is lost that is sent once more: by then nobody
     /// must have gone who would not release what it takes.
     asked: AtomicBool,
@@ -78,13 +56,13 @@ pub(super) struct Call {
     gone: AtomicBool,
 }
 
-pub(super) enum State {
-    /// What is known of its stay in the queue, as soon as its question is answered.
-    Waits(Option<Stay>),
+enum State {
+    /// It stands in the queue, or its question is under way.
+    Waits,
     /// A claim is under way.
     Claims,
     /// It has the key since then, and has not looked yet.
-    Holds(Acquired, Moment),
+    Holds(Grant, Moment),
     /// It must ask where it stands.
     Asks,
     /// Its question was answered, and it does not stand in the queue.
@@ -94,30 +72,11 @@ pub(super) enum State {
 /// Why a waiter goes on.
 pub(super) enum Called {
     /// It has a lease.
-    Holds(Acquired),
+    Holds(Grant),
     /// It must ask where it stands, or its time is over.
     Asks,
     /// This is what its question was answered.
     Told(Result<Verdict>),
-}
-
-/// One stay in the queue.
-#[derive(Clone, Copy)]
-pub(super) struct Stay {
-    /// When it began by the server's clock, which tells it from an earlier one of the same request.
-    began: i64,
-    /// When the question was asked that began it: the key was not its own yet.
-    asked_at: Moment,
-    /// The last moment at which that is known.
-    pub(super) known_at: Moment,
-    /// The fence that it will have if it follows who is right ahead.
-    pub(super) fence: Option<Fence>,
-}
-
-/// A turn, as a notice tells it.
-struct Turn {
-    stay: i64,
-    grant: Grant,
 }
 
 /// A waiter's place at the desk.
@@ -134,23 +93,17 @@ pub(super) struct Standing {
     id: Id,
     /// Gone with its waiter.
     call: Weak<Call>,
-    asked_at: Moment,
     answered: bool,
 }
 
 impl Desk {
     /// Signs a waiter in, before it asks, so that no call is missed; and whether others wait for the
     /// same key.
-    pub(super) fn join(self: &Arc<Self>, request: &AcquireRequest, id: Id) -> (Seat, bool) {
-        let AcquireRequest { key, ttl, mode, owner, .. } = request;
+    pub(super) fn join(self: &Arc<Self>, key: &Key, id: Id) -> (Seat, bool) {
         let call = Arc::new(Call {
             key: key.clone(),
-            is_plain: *mode == Mode::Exclusive && owner.is_none(),
-            ttl: *ttl,
-            window: (*ttl).min(CLAIM_WINDOW),
-            state: Mutex::new(State::Waits(None)),
+            state: Mutex::new(State::Waits),
             bell: Notify::new(),
-            follows: OnceLock::new(),
             asked: AtomicBool::new(false),
             waits_for_answer: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -162,12 +115,18 @@ impl Desk {
         (Seat { desk: self.clone(), id, call }, behind)
     }
 
+    /// Whether anybody here waits for a key.
+    pub(super) fn awaits(&self, key: &Key) -> bool {
+        let room = self.room.lock();
+        !room.keys.is_empty() && room.keys.contains_key(key)
+    }
+
     /// A notice: an id and its turn, or an id and the microseconds until something runs out.
     pub(super) fn hear(&self, notice: &str, store: &Arc<Store>) {
         let Some((id, left)) = notice.split_at_checked(record::ID) else { return };
         let Some(id) = record::read_id(id.as_bytes()) else { return };
         match left.parse() {
-            Err(_) => self.claim(id, Turn::parse(left), store),
+            Err(_) => self.claim(id, store),
             Ok(left) => {
                 let call = self.room.lock().calls.get(&id).cloned();
                 let due = store.clock.now().after(Duration::from_micros(left));
@@ -179,59 +138,30 @@ impl Desk {
     }
 
     /// Claims a turn for its waiter, who need not be awake for it; see [`give_back`](Self::give_back).
-    ///
-    /// Who is told of the turn of this very stay begins at once, and the claim confirms it (L5). Not
-    /// who has waited for long: it is in no such hurry, and what is left of the window may not be
-    /// enough if the server is out of reach by now.
-    fn claim(&self, id: Id, turn: Option<Turn>, store: &Arc<Store>) {
-        let asked_at = store.clock.now();
-        let call = {
-            let mut room = self.room.lock();
-            let Some(call) = room.calls.get(&id).cloned() else { return };
-            if let Some(line) = room.keys.get_mut(&call.key) {
-                line.heard_at = Some(asked_at);
-            }
-            call
-        };
-        let begun = {
+    fn claim(&self, id: Id, store: &Arc<Store>) {
+        let Some(call) = self.room.lock().calls.get(&id).cloned() else { return };
+        {
             let mut state = call.state.lock();
-            let State::Waits(stay) = *state else { return };
-            match (stay, turn) {
-                (Some(stay), Some(turn))
-                    if stay.began == turn.stay
-                        && asked_at.since(stay.asked_at) < call.window / 4 =>
-                {
-                    let confirmation = Confirmation::new();
-                    let until = stay.asked_at.after(call.window);
-                    let grant = turn.grant;
-                    let reserved = Reserved { grant, until, confirmation: confirmation.clone() };
-                    *state = State::Holds(Acquired::Reserved(Box::new(reserved)), asked_at);
-                    call.bell.notify_one();
-                    let (fence, queued_at) = (turn.grant.fence, stay.asked_at);
-                    Some(Begun { confirmation, fence, queued_at, until, after: None })
-                }
-                _ => {
-                    *state = State::Claims;
-                    None
-                }
-            }
-        };
-        Claim::new(store, id, call, begun).put();
+            let State::Waits = *state else { return };
+            *state = State::Claims;
+        }
+        Claim::put(store, id, call);
+    }
+
+    /// Passes a grant on to its waiter, by a release that was sent at this moment. Who is gone lets a
+    /// release follow, and who asks again is told the same.
+    pub(super) fn give(&self, id: Id, grant: Grant, released_at: Moment, clock: &dyn Clock) {
+        let Some(call) = self.room.lock().calls.get(&id).cloned() else { return };
+        // The ttl began in the server, after that moment.
+        call.hold(Grant { trusted_from: Some(released_at), ..grant }, clock.now());
     }
 
     /// How some who wait for a key stand.
-    pub(super) fn update(&self, ids: &[Id], states: &[u8], asked_at: Moment, store: &Arc<Store>) {
+    pub(super) fn update(&self, ids: &[Id], states: &[u8], store: &Arc<Store>) {
         for (id, state) in ids.iter().zip(states) {
             match state {
-                b'w' => {
-                    let call = self.room.lock().calls.get(id).cloned();
-                    if let Some(call) = call
-                        && let State::Waits(Some(stay)) = &mut *call.state.lock()
-                    {
-                        stay.known_at = stay.known_at.max(asked_at);
-                    }
-                }
-                b'r' => self.claim(*id, None, store),
+                b'w' => {}
+                b'r' => self.claim(*id, store),
                 _ => {
                     // Forgotten by the server, or its claim was not answered.
                     let call = self.room.lock().calls.get(id).cloned();
@@ -271,12 +201,8 @@ impl Desk {
     }
 
     /// Says that one stands in the queue, as [`Seat::queued`] does.
-    fn queued(&self, call: &Arc<Call>, id: Id, place: Place, asked_at: Moment, clock: &dyn Clock) {
-        let due = place.left.map_or(Moment::NEVER, |left| clock.now().after(left));
-        if let State::Waits(known) = &mut *call.state.lock() {
-            let fence = place.follows.map(|(_, fence)| fence);
-            *known = Some(Stay { began: place.stay, asked_at, known_at: asked_at, fence });
-        }
+    fn queued(&self, call: &Arc<Call>, id: Id, left: Option<Duration>, clock: &dyn Clock) {
+        let due = left.map_or(Moment::NEVER, |left| clock.now().after(left));
         {
             let mut room = self.room.lock();
             // It may have gone, or come back and taken a seat of its own.
@@ -284,32 +210,9 @@ impl Desk {
                 return;
             }
             let line = room.keys.entry(call.key.clone());
-            let line = line.or_insert_with(|| Line {
-                due,
-                ids: HashSet::new(),
-                behind: HashMap::new(),
-                heard_at: None,
-            });
-            line.ids.insert(id);
-            if let Some((ahead, _)) = place.follows
-                && call.follows.set(ahead).is_ok()
-            {
-                line.behind.insert(ahead, id);
-            }
-            // Who is ahead may have released by now.
-            self.go_on(room, &call.key, clock);
+            line.or_insert_with(|| Line { due, ids: HashSet::new() }).ids.insert(id);
         }
         self.set_due(&call.key, due);
-    }
-
-    /// The server has heard of us, by what was sent at this moment.
-    pub(super) fn is_alive(&self, sent_at: Moment) {
-        self.alive.fetch_max(sent_at.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// The last moment at which it had not yet.
-    pub(super) fn alive_at(&self) -> Moment {
-        Moment::from_nanos(self.alive.load(Ordering::Relaxed))
     }
 
     /// Whether anybody waits.
@@ -350,14 +253,9 @@ impl Desk {
 }
 
 impl Seat {
-    /// Says that it stands in the queue, as it was answered to a question of `asked_at`.
-    pub(super) fn queued(&self, place: Place, asked_at: Moment, clock: &dyn Clock) {
-        self.desk.queued(&self.call, self.id, place, asked_at, clock);
-    }
-
-    #[cfg(test)]
-    pub(super) fn call(&self) -> &Call {
-        &self.call
+    /// Says that it stands in the queue, and how long it is until something ahead runs out.
+    pub(super) fn queued(&self, left: Option<Duration>, clock: &dyn Clock) {
+        self.desk.queued(&self.call, self.id, left, clock);
     }
 
     /// A question that is asked for it from now on.
@@ -368,7 +266,6 @@ impl Seat {
             during,
             id: self.id,
             call: Arc::downgrade(&self.call),
-            asked_at: store.clock.now(),
             answered: false,
         }
     }
@@ -378,7 +275,7 @@ impl Seat {
     pub(super) async fn called(&self, clock: &dyn Clock, deadline: Moment) -> Called {
         loop {
             if self.call.asked.load(Ordering::SeqCst) {
-                let waits = matches!(*self.call.state.lock(), State::Waits(_));
+                let waits = matches!(*self.call.state.lock(), State::Waits);
                 if !waits || clock.now() >= deadline {
                     // First the word, then the look: whoever answers in between rings.
                     self.call.waits_for_answer.store(true, Ordering::SeqCst);
@@ -390,15 +287,14 @@ impl Seat {
             } else {
                 let mut state = self.call.state.lock();
                 match std::mem::replace(&mut *state, State::Asks) {
-                    State::Holds(acquired, _) => return Called::Holds(acquired),
+                    State::Holds(grant, _) => return Called::Holds(grant),
                     State::Told(verdict) => return Called::Told(verdict),
-                    // What it is told from now on may be of the stay that the next question ends.
                     State::Asks => {
-                        *state = State::Waits(None);
+                        *state = State::Waits;
                         return Called::Asks;
                     }
-                    State::Waits(_) if clock.now() >= deadline => {
-                        *state = State::Waits(None);
+                    State::Waits if clock.now() >= deadline => {
+                        *state = State::Waits;
                         return Called::Asks;
                     }
                     known => *state = known,
@@ -428,9 +324,6 @@ impl Drop for Seat {
         room.calls.remove(&self.id);
         if let Some(line) = room.keys.get_mut(&self.call.key) {
             line.ids.remove(&self.id);
-            if let Some(ahead) = self.call.follows.get() {
-                line.behind.remove(ahead);
-            }
             if line.ids.is_empty() {
                 room.keys.remove(&self.call.key);
             }
@@ -449,9 +342,7 @@ impl Standing {
         let Some(call) = self.call.upgrade() else { return };
         let clock = &*self.store.clock;
         match answer.and_then(|answer| verdict(self.during, &answer, clock)) {
-            Ok(Verdict::Queued(place)) => {
-                self.store.desk.queued(&call, self.id, place, self.asked_at, clock);
-            }
+            Ok(Verdict::Queued(left)) => self.store.desk.queued(&call, self.id, left, clock),
             other => call.tell(other),
         }
     }
@@ -472,6 +363,12 @@ impl Drop for Standing {
 }
 
 impl Call {
+    /// It has the key since `now`.
+    pub(super) fn hold(&self, grant: Grant, now: Moment) {
+        *self.state.lock() = State::Holds(grant, now);
+        self.bell.notify_one();
+    }
+
     pub(super) fn ask_again(&self) {
         let mut state = self.state.lock();
         if !matches!(*state, State::Holds(..) | State::Told(_)) {
@@ -483,29 +380,10 @@ impl Call {
     /// Tells what a question was answered, if nothing else is known by now.
     fn tell(&self, verdict: Result<Verdict>) {
         let mut state = self.state.lock();
-        if let State::Waits(None) = *state {
+        if let State::Waits = *state {
             *state = State::Told(verdict);
             self.bell.notify_one();
         }
-    }
-
-    /// Takes back a lease that was not confirmed, if its waiter has not looked yet.
-    pub(super) fn lose(&self) {
-        let mut state = self.state.lock();
-        if matches!(*state, State::Holds(Acquired::Reserved(_), _)) {
-            *state = State::Asks;
-            self.bell.notify_one();
-        }
-    }
-}
-
-impl Turn {
-    /// From `:STAY:FENCE:BEFORE`.
-    fn parse(text: &str) -> Option<Self> {
-        let mut numbers = text.strip_prefix(':')?.split(':').map(|number| number.parse().ok());
-        let (stay, fence, before): (_, i64, i64) =
-            (numbers.next()??, numbers.next()??, numbers.next()??);
-        Some(Turn { stay, grant: handed_on(fence, before) })
     }
 }
 
@@ -516,35 +394,21 @@ mod tests {
 
     use super::super::connection::Line;
     use super::*;
-    use crate::SystemClock;
-
-    fn request(key: Key) -> AcquireRequest {
-        AcquireRequest {
-            key,
-            mode: Mode::Exclusive,
-            token: crate::Token::random(),
-            owner: None,
-            note: None,
-            ttl: Duration::from_secs(9),
-            wait: crate::Wait::Forever,
-            retry_interval: Duration::ZERO,
-            sent_at: Moment::from_nanos(0),
-        }
-    }
+    use crate::{Fence, SystemClock};
 
     #[tokio::test]
     async fn nobody_goes_on_before_its_question_is_answered() {
         let client = Client::open("redis://127.0.0.1:1").expect("an address");
         let line = Arc::new(Line::new(client, None));
         let store = Arc::new(Store::new(line, Arc::new(SystemClock)).expect("a thread"));
-        let request = request(Key::new("key").expect("legal"));
+        let key = Key::new("key").expect("legal");
         let queued = [2, -1, 7].map(Value::Int).to_vec();
         for handed_on in [false, true] {
-            let (seat, _) = store.desk.join(&request, 1);
+            let (seat, _) = store.desk.join(&key, 1);
             let standing = seat.standing(&store, "asking");
             if handed_on {
                 let now = store.clock.now();
-                store.desk.give(1, super::handed_on(3, 2), now, &*store.clock);
+                store.desk.give(1, Grant::first(Fence::new(3)), now, &*store.clock);
             }
             let mut called = Box::pin(seat.called(&*store.clock, store.clock.now()));
             assert!(called.as_mut().now_or_never().is_none(), "its time is over, and yet");

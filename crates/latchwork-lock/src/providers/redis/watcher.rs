@@ -27,9 +27,6 @@ use crate::{Error, Key, Moment, Result};
 /// alive for several of these.
 const FALLBACK: Duration = Duration::from_secs(1);
 
-/// How long the server counts it as alive at least, after it was heard.
-pub(super) const ALIVE: Duration = Duration::from_secs(5);
-
 /// How long silence is taken for peace; then the listener asks.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -104,11 +101,9 @@ pub(super) async fn watch(store: Arc<Store>, releases: Arc<Releases>, mut gone: 
 
 /// Looks at one key: ends what ran out there, and finds what was missed.
 async fn look(store: &Arc<Store>, key: &Key, ids: &[Id]) {
-    let asked_at = store.clock.now();
     match store.poke(LOOKING, key, ids).await {
         Ok(standing) => {
-            store.desk.is_alive(asked_at);
-            store.desk.update(ids, &standing.states, asked_at, store);
+            store.desk.update(ids, &standing.states, store);
             if let Some(left) = standing.left {
                 store.desk.set_due(key, store.clock.now().after(left));
             }

@@ -1,6 +1,7 @@
 //! SQLite's errors as ours.
 
 use latchwork_sql::Fault;
+use latchwork_sql::sqlite::boot::OtherClock;
 
 use crate::Error;
 
@@ -22,6 +23,18 @@ pub(super) fn damaged(key: &str, what: impl std::fmt::Display) -> latchwork_sql:
             "a row of the key {key:?} is damaged ({what}); nothing was changed, and the key counts \
              as taken; remove its rows from latchwork_lock_holder and latchwork_lock_waiter while \
              nobody uses it"
+        ),
+        None,
+    )
+}
+
+/// A row that was written by a clock which is not ours.
+pub(super) fn other_clock(key: &str, what: OtherClock) -> latchwork_sql::Error {
+    latchwork_sql::Error::permanent(
+        format!(
+            "nobody here can tell whether the key {key:?} is still held: {what}; nothing was \
+             changed, and the key counts as taken; if the processes there are gone, remove its rows \
+             from latchwork_lock_holder and latchwork_lock_waiter"
         ),
         None,
     )

@@ -4,17 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchwork_sql::sqlite::boot::{ClockId, Stamp, micros};
 use latchwork_sql::sqlite::explain_direct;
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
-use super::boot::{Here, Now, Stamp, micros};
-use super::error::damaged;
+use super::boot::{Here, Now};
+use super::error::{damaged, other_clock};
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
 use super::watch::ALIVE;
 use super::watcher::Failure;
-use crate::liveness::Session;
+use crate::coordination::liveness::Session;
 use crate::rules::{Held, Id, Party, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
@@ -134,7 +135,7 @@ impl LastFence {
     /// A fence higher than any before. Not below the wall clock either: a file that was put back
     /// from a copy, or made anew, goes on above what was seen.
     pub(super) fn next(&mut self, now: Now) -> Fence {
-        let next = self.now.map_or(now.wall, |last| (last + 1).max(now.wall));
+        let next = self.now.map_or(now.wall(), |last| (last + 1).max(now.wall()));
         self.now = Some(next);
         fence_of(next)
     }
@@ -294,7 +295,7 @@ fn bind_party(
             party.extra.client,
             micros(party.ttl),
             now.stamp(party.since).at,
-            until.boot,
+            until.clock.0,
             until.at,
             until.ns,
         ],
@@ -325,7 +326,7 @@ fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
         _ => return Err(damaged(key, "its mode is unknown")),
     };
     let owner = text(5)?.map(Owner::new).transpose().map_err(|e| damaged(key, e))?;
-    let until = Stamp { boot: get(11)?, at: get(12)?, ns: get(13)? };
+    let until = Stamp { clock: ClockId(get(11)?), at: get(12)?, ns: get(13)? };
     Ok(Party {
         id: Id::from_be_bytes(id),
         mode,
@@ -336,7 +337,7 @@ fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
         extra: Asker {
             process: Arc::from(text(7)?.unwrap_or_default()),
             client: get(8)?,
-            alive: now.moment(until),
+            alive: now.moment(until).map_err(|e| other_clock(key, e))?,
         },
     })
 }

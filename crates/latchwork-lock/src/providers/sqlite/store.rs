@@ -207,7 +207,7 @@ impl Sheet {
         }
         let until = self.now.stamp(self.now.moment);
         for client in self.keys.values().flat_map(|record| &record.doubted) {
-            run(to, HEARTBEAT, (client, until.boot, until.at, until.ns))?;
+            run(to, HEARTBEAT, (client, until.clock.0, until.at, until.ns))?;
         }
         Ok(())
     }

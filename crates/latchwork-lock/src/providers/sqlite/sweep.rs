@@ -24,7 +24,7 @@ impl Watcher {
     /// Removes what the killed have left.
     pub(super) fn sweep(&mut self) {
         (self.made, self.swept) = (0, self.here.clock.now());
-        let over = self.here.now().wall;
+        let over = self.here.now().wall();
         let Ok(connection) = self.connection() else { return };
         let keys = names(connection, over).unwrap_or_default();
         self.tidy(keys.into_iter().flat_map(Key::try_from).collect());

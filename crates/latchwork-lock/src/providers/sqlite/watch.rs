@@ -159,7 +159,7 @@ impl Watcher {
         if beats {
             let until = here.now();
             let until = until.stamp(until.moment.after(ALIVE));
-            run(connection, HEARTBEAT, (here.client, until.boot, until.at, until.ns))?;
+            run(connection, HEARTBEAT, (here.client, until.clock.0, until.at, until.ns))?;
             self.beat = here.clock.now();
         }
         let changed = version != std::mem::replace(&mut self.version, version);

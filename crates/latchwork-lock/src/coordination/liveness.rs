@@ -120,7 +120,8 @@ mod tests {
             Fence::new(fence)
         };
         let mut rules = Rules::default();
-        for (id, client, heard) in [(1, 0, at(0)), (2, 1, heard), (3, 1, heard), (4, 2, at(1_900))] {
+        for (id, client, heard) in [(1, 0, at(0)), (2, 1, heard), (3, 1, heard), (4, 2, at(1_900))]
+        {
             let party = Party {
                 id,
                 mode: Mode::Exclusive,

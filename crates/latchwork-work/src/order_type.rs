@@ -1,0 +1,235 @@
+//! What an order is about: its schemas, how it is split into items, and what a result must satisfy.
+//!
+//! [`OrderType`] is the typed form: payload, input and result are Rust types, and their JSON Schemas
+//! come from them. [`DynamicOrderType`] is the same on [`serde_json::Value`], for schemas that are data.
+//! Both stand in one [`OrderTypes`].
+
+mod dynamic;
+mod registry;
+mod schema;
+mod typed;
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{FailurePolicy, RetryPolicy};
+
+pub use dynamic::DynamicOrderType;
+pub use registry::{OrderTypes, RegisteredType};
+pub use schema::Violation;
+
+/// A type of orders, with Rust types for its payload, the input of its items, and their results.
+///
+/// ```
+/// use latchwork_work::{OrderType, PlannedItem, TypeError};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, schemars::JsonSchema)]
+/// struct Translate { texts: Vec<String>, into: String }
+/// #[derive(Serialize, Deserialize, schemars::JsonSchema)]
+/// struct Text { text: String, into: String }
+/// #[derive(Serialize, Deserialize, schemars::JsonSchema)]
+/// struct Translated { text: String }
+///
+/// struct Translation;
+///
+/// impl OrderType for Translation {
+///     type Payload = Translate;
+///     type Input = Text;
+///     type Result = Translated;
+///
+///     fn name(&self) -> &str {
+///         "translation"
+///     }
+///     async fn plan(&self, order: Translate) -> Result<Vec<PlannedItem<Text>>, TypeError> {
+///         let into = order.into;
+///         Ok(order.texts.into_iter().map(|text| PlannedItem::new(Text { text, into: into.clone() })).collect())
+///     }
+/// }
+/// ```
+pub trait OrderType: Send + Sync + 'static {
+    /// What an order carries.
+    type Payload: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+    /// What an agent is given.
+    type Input: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+    /// What an agent submits.
+    type Result: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+
+    /// Its name: letters, digits, `.`, `_` and `-`, at most 120 bytes.
+    fn name(&self) -> &str;
+
+    /// The version of its schemas, kept with each order.
+    fn version(&self) -> u32 {
+        1
+    }
+
+    /// How its orders are run.
+    fn settings(&self) -> TypeSettings {
+        TypeSettings::default()
+    }
+
+    /// Splits an order into items. An order without items is refused.
+    ///
+    /// Called before anything is stored; an error refuses the proposal.
+    fn plan(
+        &self,
+        payload: Self::Payload,
+    ) -> impl Future<Output = Result<Vec<PlannedItem<Self::Input>>, TypeError>> + Send;
+
+    /// Checks a result by code, after its schema. Accepts it unless written.
+    fn validate_submission(
+        &self,
+        input: Self::Input,
+        result: Self::Result,
+    ) -> impl Future<Output = Result<(), TypeError>> + Send {
+        let _ = (input, result);
+        async { Ok(()) }
+    }
+}
+
+/// How orders of a type are run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TypeSettings {
+    /// How long a lease lasts without a heartbeat.
+    pub lease_ttl: Duration,
+    /// How often agents are advised to send a heartbeat.
+    pub heartbeat_every: Duration,
+    /// When an item is tried again.
+    pub retry: RetryPolicy,
+    /// What a failed item means for its order.
+    pub failure: FailurePolicy,
+    /// How many items of this type may be leased at a time, over all processes.
+    pub max_leases: Option<u32>,
+    /// The largest payload, in bytes of JSON.
+    pub max_payload_bytes: usize,
+    /// The largest result, in bytes of JSON.
+    pub max_result_bytes: usize,
+}
+
+impl Default for TypeSettings {
+    fn default() -> Self {
+        TypeSettings {
+            lease_ttl: Duration::from_secs(600),
+            heartbeat_every: Duration::from_secs(120),
+            retry: RetryPolicy::default(),
+            failure: FailurePolicy::default(),
+            max_leases: None,
+            max_payload_bytes: 1 << 20,
+            max_result_bytes: 1 << 20,
+        }
+    }
+}
+
+/// One item of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedItem<T> {
+    /// What the agent is given.
+    pub input: T,
+    /// How often it is tried; the type's setting unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u16>,
+    /// Items with one key are limited together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
+}
+
+/// A limit that items with the same key share, over all orders and processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Concurrency {
+    /// What they share, such as `repo:42`.
+    pub key: String,
+    /// How many of them may be leased at a time.
+    pub limit: u32,
+    /// Whether an item that waits for its retry holds back those behind it.
+    #[serde(default)]
+    pub ordered: bool,
+}
+
+impl<T> PlannedItem<T> {
+    /// An item with this input and the type's settings.
+    pub fn new(input: T) -> Self {
+        PlannedItem { input, max_attempts: None, concurrency: None }
+    }
+
+    /// Tried so often at most.
+    pub fn max_attempts(mut self, attempts: u16) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// At most `limit` items with this key are leased at a time.
+    pub fn concurrency(mut self, key: impl Into<String>, limit: u32) -> Self {
+        self.concurrency = Some(Concurrency { key: key.into(), limit, ordered: false });
+        self
+    }
+
+    /// One item with this key is leased at a time, in the order of their planning.
+    pub fn ordered(mut self, key: impl Into<String>) -> Self {
+        self.concurrency = Some(Concurrency { key: key.into(), limit: 1, ordered: true });
+        self
+    }
+
+    fn map<U, E>(self, change: impl FnOnce(T) -> Result<U, E>) -> Result<PlannedItem<U>, E> {
+        let PlannedItem { input, max_attempts, concurrency } = self;
+        Ok(PlannedItem { input: change(input)?, max_attempts, concurrency })
+    }
+}
+
+/// Why a type refuses a payload or a result, or cannot judge it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TypeError {
+    /// It is wrong, here and here.
+    #[error("{}", violations.iter().map(Violation::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid {
+        /// Everything that is wrong.
+        violations: Vec<Violation>,
+    },
+    /// It could not be judged: a database did not answer, a bug.
+    #[error("{0}")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl TypeError {
+    /// One thing that is wrong. The field is a JSON pointer, such as `/texts/0`.
+    pub fn invalid(
+        field: impl Into<String>,
+        code: impl Into<String>,
+        message: impl Into<String>,
+    ) -> Self {
+        let violation =
+            Violation { field: field.into(), code: code.into(), message: message.into() };
+        TypeError::Invalid { violations: vec![violation] }
+    }
+}
+
+impl From<Box<dyn std::error::Error + Send + Sync>> for TypeError {
+    fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        TypeError::Failed(error)
+    }
+}
+
+/// A type in the form that a registry keeps: JSON in, JSON out.
+pub(crate) trait DynOrderType: Send + Sync {
+    fn name(&self) -> &str;
+    fn version(&self) -> u32;
+    fn settings(&self) -> TypeSettings;
+    fn payload_schema(&self) -> Value;
+    fn input_schema(&self) -> Value;
+    fn result_schema(&self) -> Value;
+    fn plan<'a>(
+        &'a self,
+        payload: &'a Value,
+    ) -> futures::future::BoxFuture<'a, Result<Vec<PlannedItem<Value>>, TypeError>>;
+    fn validate_submission<'a>(
+        &'a self,
+        input: &'a Value,
+        result: &'a Value,
+    ) -> futures::future::BoxFuture<'a, Result<(), TypeError>>;
+}
