@@ -11,6 +11,7 @@
 )]
 
 mod dead_waiters;
+mod drops;
 mod network;
 mod processes;
 #[path = "../support/mod.rs"]
@@ -34,6 +35,7 @@ fn main() {
     for backend in support::backend::all() {
         trials.extend(processes::trials(backend));
         trials.extend(dead_waiters::trials(backend));
+        trials.extend(drops::trials(backend));
         if backend.by_tcp {
             trials.extend(network::trials(backend));
         }

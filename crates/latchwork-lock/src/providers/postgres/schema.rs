@@ -2,6 +2,9 @@
 
 use latchwork_sql::Migration;
 
+use super::record::hex;
+use crate::coordination::deferred_release::Lease;
+
 /// The name under which the migrations are recorded.
 pub(super) const LAYER: &str = "lock";
 
@@ -61,6 +64,25 @@ pub(super) const CLAIM_ONE: &str =
 
 /// Gives leases back: see the function.
 pub(super) const GIVE: &str = "SELECT * FROM latchwork_lock_give($1, $2, $3, $4)";
+
+/// The same without parameters, with the number of each key's lock, in the order of these. Names
+/// are in hexadecimal, so that none can be taken for a part of the statement.
+pub(super) fn give(client: &str, leases: &[(i64, &Lease)]) -> String {
+    let list = |of: &dyn Fn(i64, &Lease) -> String| {
+        leases.iter().map(|(turn, lease)| of(*turn, lease)).collect::<Vec<_>>().join(",")
+    };
+    let name = |_, lease: &Lease| {
+        let bytes = lease.0.as_str().bytes();
+        let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+        format!("convert_from(decode('{hex}','hex'),'UTF8')")
+    };
+    format!(
+        "SELECT * FROM latchwork_lock_give('{client}',ARRAY[{}]::bigint[],ARRAY[{}],ARRAY[{}])",
+        list(&|turn, _| turn.to_string()),
+        list(&name),
+        list(&|_, lease| format!("'{}'", hex(lease.1))),
+    )
+}
 
 /// The same for one.
 pub(super) const GIVE_ONE: &str = "SELECT latchwork_lock_give_one($1, $2, $3, $4)";

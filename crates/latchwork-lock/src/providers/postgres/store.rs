@@ -167,7 +167,9 @@ impl Store {
     async fn doubt(&self, clients: &BTreeMap<Arc<str>, Moment>, now: Moment) {
         let doubts: String = clients
             .iter()
-            .map(|(client, alive)| schema::doubt(client, record::micros(*alive), record::micros(now)))
+            .map(|(client, alive)| {
+                schema::doubt(client, record::micros(*alive), record::micros(now))
+            })
             .collect();
         if !doubts.is_empty()
             && let Err(error) = self.tell_server(doubts).await
