@@ -34,6 +34,8 @@ mod capability;
 mod clock;
 mod config;
 mod connect;
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+mod coordination;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
 mod desk;

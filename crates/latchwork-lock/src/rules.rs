@@ -167,6 +167,12 @@ impl<X> Rules<X> {
         }
     }
 
+    /// Whether somebody waits who can be let in.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn can_admit(&self) -> bool {
+        self.queue.front().is_some_and(|next| self.admits(next.mode))
+    }
+
     /// Ends the leases that ran out.
     pub(crate) fn expire(&mut self, now: Moment) -> bool {
         // By far the most common: one holder, still in time.

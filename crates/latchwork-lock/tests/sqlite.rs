@@ -10,8 +10,10 @@
 mod support;
 
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -69,6 +71,61 @@ fn child_process() {
 }
 
 // ---- the tests ---------------------------------------------------------------------------------
+
+#[test]
+fn a_full_disk_is_named() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mount = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+        .arg(dir.path())
+        .stderr(Stdio::null())
+        .status();
+    if !mount.is_ok_and(|status| status.success()) {
+        println!("SKIPPED a_full_disk_is_named: needs the right to mount");
+        return;
+    }
+    let _unmount = Unmount(dir.path().to_owned());
+    let fill = |name: &str| {
+        let mut file = fs::File::create(dir.path().join(name)).expect("created");
+        while file.write_all(&[0; 1024]).is_ok() {}
+    };
+    let is_full = |error: latchwork_lock::Error| {
+        assert_eq!(error.code(), "lock_unavailable", "{error}");
+        assert!(error.is_temporary() && error.to_string().contains("disk is full"), "{error}");
+    };
+    let locks = locks(&dir.path().join("locks.db"));
+    let held = locks.lock("held").acquire().expect("free");
+    fill("fill");
+    let keys = (0..100).map(|n| locks.lock(format!("key-{n}")).acquire());
+    is_full(keys.filter_map(Result::err).next().expect("no space for all"));
+    assert_eq!(locks.inspect("held").expect("read").holders[0].fence, held.fence());
+    fs::remove_file(dir.path().join("fill")).expect("removed");
+    held.release().expect("there is space");
+
+    // A file for which there is some space, and none for the index of its log.
+    let address = address(&dir.path().join("other.db"));
+    let mut some = 0;
+    while some < 64 {
+        fill("fill");
+        let filled = fs::File::options().write(true).open(dir.path().join("fill")).expect("there");
+        let left = filled.metadata().expect("there").len().saturating_sub(some * 1024);
+        filled.set_len(left).expect("shorter");
+        match blocking::Locks::connect(&address) {
+            Ok(_) => break,
+            Err(error) => is_full(error),
+        }
+        some += 4;
+    }
+    assert!(some > 0, "the disk was full at first");
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
 
 #[test]
 fn bad_inputs_are_refused_with_what_to_do() {

@@ -10,6 +10,8 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod dead_waiters;
+mod drops;
 mod network;
 mod processes;
 #[path = "../support/mod.rs"]
@@ -32,6 +34,8 @@ fn main() {
     let mut trials = Vec::new();
     for backend in support::backend::all() {
         trials.extend(processes::trials(backend));
+        trials.extend(dead_waiters::trials(backend));
+        trials.extend(drops::trials(backend));
         if backend.by_tcp {
             trials.extend(network::trials(backend));
         }

@@ -19,6 +19,10 @@ pub struct Backend {
     pub unit: Duration,
     /// Whether a lease ends with its process, and not only with its ttl.
     pub frees_the_dead: bool,
+    /// Whether the waiters of a dead process cost one claim window, however many they are.
+    pub skips_the_dead: bool,
+    /// Whether the waiters of a process that stood still for some seconds keep their places.
+    pub keeps_places: bool,
     /// Whether it is a server that is reached by TCP, so that a proxy can stand before it.
     pub by_tcp: bool,
     /// Makes a place that nobody else uses.
@@ -40,8 +44,16 @@ pub struct Room {
 
 impl Backend {
     fn new(name: &'static str, room: fn() -> BoxFuture<'static, Room>) -> Self {
-        let (frees_the_dead, by_tcp) = (false, false);
-        Backend { name, missing: None, unit: millis(500), frees_the_dead, by_tcp, room }
+        Backend {
+            name,
+            missing: None,
+            unit: millis(500),
+            frees_the_dead: false,
+            skips_the_dead: true,
+            keeps_places: false,
+            by_tcp: false,
+            room,
+        }
     }
 
     /// A named test in a room of its own. Without a server it is skipped, and fails where `CI` is
@@ -122,7 +134,7 @@ pub fn sqlite() -> Backend {
         let address = format!("sqlite://{}/locks.db", directory.path().display());
         Box::pin(async { Room::new(sqlite(), address.clone(), address, directory) })
     };
-    Backend::new("sqlite", room)
+    Backend { keeps_places: true, ..Backend::new("sqlite", room) }
 }
 
 /// In one of the server's many databases; it has no gate of its own.
@@ -146,7 +158,7 @@ pub fn redis() -> Backend {
     };
     let missing = std::env::var_os("LATCHWORK_TEST_REDIS").is_none();
     let missing = missing.then_some("no server; `scripts/services up redis` starts one");
-    Backend { missing, by_tcp: true, ..Backend::new("redis", room) }
+    Backend { missing, by_tcp: true, skips_the_dead: false, ..Backend::new("redis", room) }
 }
 
 #[cfg(feature = "postgres")]
@@ -169,7 +181,7 @@ pub mod postgres {
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, ..Backend::new("postgres", room) }
+        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("postgres", room) }
     }
 
     /// Through pgbouncer in transaction mode, which passes no `search_path` on: so in a database of
@@ -192,7 +204,12 @@ pub mod postgres {
             })
         };
         let missing = pooler().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, ..Backend::new("postgres_pgbouncer", room) }
+        Backend {
+            missing,
+            by_tcp: true,
+            keeps_places: true,
+            ..Backend::new("postgres_pgbouncer", room)
+        }
     }
 
     /// The server that the environment names.
@@ -246,7 +263,7 @@ pub mod mysql {
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, ..Backend::new("mysql", room) }
+        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("mysql", room) }
     }
 
     /// The server that the environment names.

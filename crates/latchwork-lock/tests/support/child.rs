@@ -17,6 +17,9 @@ pub use latchwork_contract::process::Signal;
 /// The variable in which a child finds its part.
 const PART: &str = "LATCHWORK_CHILD";
 
+/// How many wait in a crowd.
+pub const CROWD: usize = 10;
+
 /// What a child is to do. These parts every provider can play:
 ///
 /// - `hold`, `wait`: takes the key (waiting for it), says `held FENCE`, and when it is told
@@ -24,7 +27,10 @@ const PART: &str = "LATCHWORK_CHILD";
 /// - `write`: takes the key, says `held FENCE`, and when it is told anything writes through the
 ///   gate and says `wrote CODE`;
 /// - `loop`: says `ready`, then takes and releases the key for ever, and [logs](log) it;
-/// - `lease`: takes the key, says `lease JSON`, and ends.
+/// - `lease`: takes the key, says `lease JSON`, and ends;
+/// - `crowd`: [`CROWD`] threads wait for the key at the same time, each releases it at once, and
+///   then it says `served FENCE`;
+/// - `holding crowd`: the same while it holds the key itself, for good; it says `held FENCE` first.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Part {
     pub name: String,
@@ -105,9 +111,28 @@ impl Part {
                 let lease = request().acquire().expect("acquired").into_lease().expect("a lease");
                 say(&format!("lease {}", serde_json::to_string(&lease).expect("serialises")));
             }
+            "crowd" => crowd(&|| request().wait(secs(60)).acquire().expect("acquired")),
+            "holding crowd" => {
+                let guard = request().acquire().expect("acquired");
+                say(&format!("held {}", guard.fence()));
+                crowd(&|| request().wait(secs(60)).acquire().expect("acquired"));
+            }
             other => panic!("no part {other}"),
         }
     }
+}
+
+fn crowd(acquire: &(impl Fn() -> blocking::Guard + Sync)) {
+    std::thread::scope(|threads| {
+        for _ in 0..CROWD {
+            threads.spawn(|| {
+                let guard = acquire();
+                let fence = guard.fence();
+                guard.release().expect("held");
+                say(&format!("served {fence}"));
+            });
+        }
+    });
 }
 
 /// Plays the part that this process was started for; false when it was for none. `own` plays

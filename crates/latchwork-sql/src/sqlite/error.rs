@@ -2,6 +2,10 @@
 
 use crate::{Error, Fault};
 
+const FULL: &str = "the disk is full: no space is left for the database; free some";
+
+const IOERR_SHMSIZE: i32 = 10 | 19 << 8;
+
 /// What a driver's error means and what to do about it.
 pub fn explain(error: sqlx::Error) -> Error {
     use Fault::{Permanent, Temporary};
@@ -12,7 +16,9 @@ pub fn explain(error: sqlx::Error) -> Error {
              is a program stopped, or does one keep a transaction open?"
                 .to_owned(),
         ),
-        Some(13) => (Temporary, "no space is left on the disk; free some".to_owned()),
+        Some(13) => (Temporary, FULL.to_owned()),
+        // The index of the write-ahead log cannot grow, which SQLite calls an error of the disk.
+        Some(10) if extended_code(&error) == Some(IOERR_SHMSIZE) => (Temporary, FULL.to_owned()),
         Some(10) => (Temporary, format!("the disk failed: {}", said(&error))),
         Some(7 | 9) => (Temporary, format!("SQLite gave up: {}", said(&error))),
         Some(26) => (Permanent, "the file is not an SQLite database; name another one".to_owned()),
@@ -68,13 +74,16 @@ pub fn is_busy(error: &Error) -> bool {
 
 /// The primary result code: the lower byte of the extended one.
 fn code(error: &sqlx::Error) -> Option<i32> {
-    let code = match error {
+    Some(extended_code(error)? & 0xff)
+}
+
+fn extended_code(error: &sqlx::Error) -> Option<i32> {
+    match error {
         sqlx::Error::AnyDriverError(error) => {
-            error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?.extended_code
+            Some(error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?.extended_code)
         }
-        _ => error.as_database_error()?.code()?.parse().ok()?,
-    };
-    Some(code & 0xff)
+        _ => error.as_database_error()?.code()?.parse().ok(),
+    }
 }
 
 fn said(error: &sqlx::Error) -> String {

@@ -8,10 +8,11 @@ use tokio::sync::watch::Sender;
 
 use super::error::NAME;
 use super::record::{self, Asker};
-use super::release::{Releases, release};
+use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{Edit, Store};
 use super::{config, sweep, wait, watcher};
+use crate::coordination::deferred_release::DeferredReleases;
 use crate::rules::{CLAIM_WINDOW, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -40,7 +41,7 @@ use crate::{
 #[derive(Clone)]
 pub struct MySqlLockProvider {
     pub(super) store: Arc<Store>,
-    pub(super) releases: Arc<Releases>,
+    pub(super) releases: DeferredReleases<Store>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
     asked: Arc<AtomicU32>,
@@ -73,15 +74,24 @@ impl MySqlLockProvider {
         config::from_pool(pool).await
     }
 
+    /// How many releases of dropped guards and requests are not done yet.
+    ///
+    /// While it is 128 or more, new requests wait for them, a second at the most: so it stays below
+    /// that plus the number of guards and requests that there are at a time.
+    pub fn pending_releases(&self) -> usize {
+        self.releases.pending()
+    }
+
     /// The tables as SQL, for those who let nobody but themselves create any.
     pub fn schema() -> String {
         latchwork_sql::mysql::script(LAYER, &MIGRATIONS)
     }
 
     pub(super) fn of(store: Store) -> Self {
+        let store = Arc::new(store);
         let provider = MySqlLockProvider {
-            store: Arc::new(store),
-            releases: Arc::new(Releases::new()),
+            releases: DeferredReleases::new(&store),
+            store,
             watching: Arc::default(),
             asked: Arc::default(),
         };
@@ -163,7 +173,7 @@ impl LockProvider for MySqlLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.releases.queue(&self.store, proof.key.clone(), record::id(proof.token));
+        self.releases.defer(proof.key.clone(), record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {

@@ -9,6 +9,8 @@ use sha2::{Digest, Sha256};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
+use super::store::ALIVE;
+use crate::coordination::liveness::{Absent, Session};
 use crate::rules::{Held, Id, Party, Reporter, Rules};
 use crate::{Fence, Mode, Moment, Owner, Token};
 
@@ -68,6 +70,18 @@ impl Asker {
     }
 }
 
+impl Session for Asker {
+    type Client = Id;
+
+    fn client(&self) -> &Id {
+        &self.client
+    }
+
+    fn alive(&self) -> Moment {
+        self.alive
+    }
+}
+
 /// A key that was read: its name, the server's time, and what is stored.
 pub(super) type Read = (Vec<u8>, Moment, Record);
 
@@ -102,8 +116,13 @@ pub(super) fn read(rows: &[MySqlRow]) -> sqlx::Result<Vec<Read>> {
 }
 
 impl Record {
-    /// The rules of the key, with what has run out by `now` left out.
-    pub(super) fn rules(&self, now: Moment) -> Result<Rules<Asker>, String> {
+    /// The rules of the key, with what has run out by `now` left out, and those whom this client
+    /// passes over.
+    pub(super) fn rules(
+        &self,
+        client: Id,
+        now: Moment,
+    ) -> Result<(Rules<Asker>, Absent<Asker>), String> {
         let last_fence = self.is_known.then(|| fence_of(self.fence));
         let mut rules = Rules { last_fence, ..Rules::default() };
         for row in self.first.iter().chain(&self.others) {
@@ -116,25 +135,30 @@ impl Record {
                     expires: row.expires_us.map_or(Moment::default(), moment),
                     claimed: row.claimed,
                 }),
-                None if party.extra.alive > now && party.extra.until > now => {
-                    rules.queue.push_back(party.into());
-                }
+                None if party.extra.until > now => rules.queue.push_back(party.into()),
                 None => {}
             }
         }
         rules.holders.sort_by_key(|held| held.fence);
         rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
-        rules.expire(now);
-        Ok(rules)
+        let absent = rules.set_absent_aside(&client, ALIVE, now);
+        Ok((rules, absent))
     }
 
-    /// What is to be stored after the rules have decided. A holder in the key's own row stays there.
-    pub(super) fn after(&self, rules: &Rules<Asker>, last: Fence) -> Record {
+    /// What is to be stored after the rules have decided, and of the waiters who are passed over. A
+    /// holder in the key's own row stays there.
+    pub(super) fn after(
+        &self,
+        rules: &Rules<Asker>,
+        silent: &[Box<Party<Asker>>],
+        last: Fence,
+    ) -> Record {
+        let waiting = || rules.queue.iter().chain(silent);
         let mut holders: Vec<Row> = rules.holders.iter().map(Row::held).collect();
         let stays = self.first.as_ref().and_then(|row| holders.iter().position(|h| h.id == row.id));
         let first = (!holders.is_empty()).then(|| holders.remove(stays.unwrap_or(0)));
-        let mut place = rules.queue.iter().filter_map(|w| w.extra.place).max().unwrap_or(0);
-        holders.extend(rules.queue.iter().map(|party| {
+        let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
+        holders.extend(waiting().map(|party| {
             let place = party.extra.place.unwrap_or_else(|| {
                 place += 1;
                 place

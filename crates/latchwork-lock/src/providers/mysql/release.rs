@@ -1,78 +1,63 @@
-//! The releases that drops have queued (L21).
+//! Giving back, and how the releases that drops have
+//! [deferred](crate::coordination::deferred_release) are made.
 
-use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::sync::{Semaphore, watch};
+use futures::future::BoxFuture;
+use latchwork_sql::mysql::is_collision;
+use sqlx::Row as _;
 
 use super::store::Store;
+use super::transaction::Transaction;
 use super::watcher::runtime;
-use crate::retry::Backoff;
+use super::{error, schema};
+use crate::coordination::deferred_release::{Backend, Lease};
 use crate::rules::{Id, Rules};
 use crate::{Key, Result};
 
-/// How often a release is tried while the server is away; then the ttl ends the lease.
-const TRIES: usize = 6;
+const DURING: &str = "releasing";
 
-/// How many at a time: a heap of dropped guards must not take the whole pool.
-const AT_ONCE: usize = 4;
-
-pub(super) struct Releases {
-    left: watch::Sender<usize>,
-    turns: Arc<Semaphore>,
-}
-
-impl Releases {
-    pub(super) fn new() -> Self {
-        Releases { left: watch::Sender::new(0), turns: Arc::new(Semaphore::new(AT_ONCE)) }
+impl Backend for Store {
+    fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
+        runtime()?.spawn(job);
+        Ok(())
     }
 
-    /// Queues a release.
-    pub(super) fn queue(&self, store: &Arc<Store>, key: Key, id: Id) {
-        let (store, left, turns) = (store.clone(), self.left.clone(), self.turns.clone());
-        match runtime() {
-            Ok(runtime) => {
-                left.send_modify(|left| *left += 1);
-                runtime.spawn(async move {
-                    let _turn = turns.acquire().await;
-                    patiently(&store, &key, id).await;
-                    left.send_modify(|left| *left -= 1);
-                });
-            }
-            Err(error) => tracing::warn!(%key, %error, "no release: the ttl ends the lease"),
+    /// Those that somebody waits for need the rules.
+    async fn release_together(&self, leases: &[Lease]) -> Result<Vec<Lease>> {
+        let is_waited_for = |lease: &Lease| self.desk.waits_for(&lease.0);
+        let (mut left, unwanted): (Vec<Lease>, Vec<Lease>) =
+            leases.iter().cloned().partition(is_waited_for);
+        if unwanted.is_empty() {
+            return Ok(left);
         }
-    }
-
-    /// Ends when everything that was queued was tried.
-    pub(super) async fn flush(&self) {
-        let mut left = self.left.subscribe();
-        let _ = left.wait_for(|left| *left == 0).await;
-    }
-}
-
-/// Tries a release, more than once.
-pub(super) async fn patiently(store: &Store, key: &Key, id: Id) {
-    let mut backoff = Backoff::new(Duration::from_millis(100));
-    for left in (0..TRIES).rev() {
-        match release(store, key, id).await {
-            Ok(_) => return,
-            Err(error) if error.is_temporary() && left > 0 => {
-                tokio::time::sleep(backoff.pause()).await;
+        let told = Transaction::in_one(&self.lines, schema::give_back_all(&unwanted)).await;
+        let rows = match told {
+            Ok(rows) => rows,
+            Err(error) if is_collision(&error) => {
+                left.extend(unwanted);
+                return Ok(left);
             }
-            Err(error) => {
-                tracing::warn!(%key, %error, "a queued release failed: the ttl ends the lease");
-                return;
-            }
+            Err(error) => return Err(error::driver(DURING, error)),
+        };
+        let mut still = Vec::with_capacity(rows.len());
+        for row in rows {
+            let id: Vec<u8> = row.try_get_unchecked(0).map_err(|e| error::driver(DURING, e))?;
+            still.push(Id::from_be_bytes(id.try_into().unwrap_or_default()));
         }
+        left.extend(unwanted.into_iter().filter(|(_, id)| still.contains(id)));
+        Ok(left)
+    }
+
+    async fn release(&self, key: &Key, id: Id) -> Result<bool> {
+        release(self, key, id).await
     }
 }
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
     let given = if store.desk.waits_for(key) {
-        store.hand_on("releasing", key, id).await?
+        store.hand_on(DURING, key, id).await?
     } else {
-        store.give_back("releasing", key, id).await?
+        store.give_back(DURING, key, id).await?
     };
     let lost = match given {
         Ok(true) => return Ok(true),
@@ -86,7 +71,7 @@ pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
         }
         held
     };
-    let held = store.edit("releasing", key, change).await?.0;
+    let held = store.edit(DURING, key, change).await?.0;
     match lost {
         // Ended by the question whose answer was lost, or before: it cannot be told.
         Some(lost) if !held => Err(lost),

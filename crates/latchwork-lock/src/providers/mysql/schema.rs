@@ -9,6 +9,7 @@ use std::time::Duration;
 use latchwork_sql::Migration;
 
 use super::record::{Record, Row, ttl_micros};
+use crate::coordination::deferred_release::Lease;
 use crate::rules::Id;
 
 /// The name under which the migrations are recorded.
@@ -159,13 +160,35 @@ pub(super) fn create(name: &[u8]) -> String {
 /// cannot stop all others; the session may be the user's, so what it had is kept.
 pub(super) fn begin(name: &[u8]) -> String {
     format!(
-        "SET @latchwork_wait = @@SESSION.wait_timeout, \
-         @latchwork_lock_wait = @@SESSION.innodb_lock_wait_timeout; \
-         SET SESSION wait_timeout = 5, SESSION innodb_lock_wait_timeout = 4; \
-         SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; \
+        "{REMEMBER}; SET SESSION wait_timeout = 5, SESSION innodb_lock_wait_timeout = 4; {WHOLE}; \
          SELECT 1 FROM latchwork_lock_key WHERE name = {} FOR UPDATE; {}",
         text(name),
         peek(name)
+    )
+}
+
+/// Keeps what the session had.
+const REMEMBER: &str = "SET @latchwork_wait = @@SESSION.wait_timeout, \
+    @latchwork_lock_wait = @@SESSION.innodb_lock_wait_timeout";
+
+/// Gives back, in one message, all keys of these that nobody else uses. Answers the ids of those
+/// that are still stored: others wait for the key or share it, the lease has run out, or it was a
+/// place in a queue. A key that somebody is changing is waited for only shortly, since all others
+/// wait with it. Rows of keys are locked in the order of their names, and nothing else is.
+pub(super) fn give_back_all(leases: &[Lease]) -> String {
+    let mut named: Vec<String> = leases
+        .iter()
+        .map(|(key, of)| format!("(name = {} AND id = {})", text(key.as_str().as_bytes()), id(*of)))
+        .collect();
+    named.sort_unstable();
+    let named = named.join(" OR ");
+    format!(
+        "{REMEMBER}; SET SESSION innodb_lock_wait_timeout = 1; {WHOLE}; \
+         UPDATE latchwork_lock_key SET id = NULL, owner = NULL, note = NULL \
+         WHERE ({named}) AND others = 0 AND expires_us > {}; \
+         SELECT id FROM latchwork_lock_key WHERE {named} \
+         UNION ALL SELECT id FROM latchwork_lock WHERE {named}; {COMMIT}",
+        now!()
     )
 }
 
@@ -369,6 +392,15 @@ pub(super) fn beat(client: Id, micros: u128) -> String {
     format!(
         "INSERT INTO latchwork_lock_client (client, alive_us) VALUES ({}, {alive}) \
          ON DUPLICATE KEY UPDATE alive_us = {alive}",
+        id(client)
+    )
+}
+
+/// Stores that a process seems to be dead, unless it has given a sign of life since.
+pub(super) fn doubt(client: Id, alive_us: i64, now_us: i64) -> String {
+    format!(
+        "UPDATE latchwork_lock_client SET alive_us = {now_us} \
+         WHERE client = {} AND alive_us = {alive_us}; ",
         id(client)
     )
 }

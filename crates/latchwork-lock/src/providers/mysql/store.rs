@@ -21,6 +21,9 @@ use crate::{Clock, Error, Fence, Grant, Inspection, Key, Moment, Page, PageReque
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
+/// The shortest time between two signs of life of a process that waits.
+const BEAT: Duration = Duration::from_millis(700);
+
 /// How often an edit that collided with another is tried again.
 const TRIES: usize = 8;
 
@@ -106,8 +109,8 @@ impl Store {
         let name = key.as_str().as_bytes();
         let sent_at = self.clock.now();
         let (tx, now, before) = self.begin(name).await?;
-        let mut rules = match before.rules(now) {
-            Ok(rules) => rules,
+        let (mut rules, absent) = match before.rules(self.client, now) {
+            Ok(read) => read,
             Err(what) => {
                 tx.roll_back().await?;
                 return Err(Trouble::Unreadable(what));
@@ -117,7 +120,7 @@ impl Store {
         let out = change(&mut rules, &mut edit);
         rules.admit(now, &mut edit.fences(), |_| {});
         let handed = self.begin_leases(&mut rules, &before, now, sent_at);
-        let after = before.after(&rules, edit.last);
+        let after = before.after(&rules, &absent.silent, edit.last);
         if before.is(&after) {
             tx.roll_back().await?;
             return Ok((out, rules, now));
@@ -129,6 +132,9 @@ impl Store {
         if beats {
             words += &schema::beat(self.client, ALIVE.as_micros());
             words += "; ";
+        }
+        for (client, alive) in &absent.doubted {
+            words += &schema::doubt(*client, record::micros(*alive), record::micros(now));
         }
         handed.iter().for_each(|(id, _)| self.desk.set_in_hand(*id, true));
         let committed = tx.commit(words).await;
@@ -294,7 +300,8 @@ impl Store {
         match record::read(&rows).map_err(|e| error::driver(during, e))?.pop() {
             None => Ok((Rules::default(), Moment::default())),
             Some((_, now, record)) => {
-                Ok((record.rules(now).map_err(|what| error::unreadable(during, what))?, now))
+                let rules = record.rules(self.client, now);
+                Ok((rules.map_err(|what| error::unreadable(during, what))?.0, now))
             }
         }
     }
@@ -318,7 +325,8 @@ impl Store {
             for (name, now, record) in found {
                 after.clone_from(&name);
                 let name = String::from_utf8(name).map_err(|e| error::unreadable(during, e))?;
-                let rules = record.rules(now).map_err(|what| error::unreadable(during, what))?;
+                let rules = record.rules(self.client, now);
+                let (rules, _) = rules.map_err(|what| error::unreadable(during, what))?;
                 // Only the dead may be left there.
                 if !rules.is_empty() {
                     keys.push(record::reporter(now).inspection(&name, &rules, Asker::label));
@@ -365,6 +373,12 @@ impl Store {
     /// Whether the server will count this process as alive for a while yet.
     pub(super) fn is_alive(&self) -> bool {
         self.alive_until.lock().since(self.clock.now()) > ALIVE / 2
+    }
+
+    /// Whether it is time for the next sign of life: in any claim window there must be one, or the
+    /// process is [doubted](crate::coordination::liveness) when one of its tasks does not look.
+    pub(super) fn must_beat(&self) -> bool {
+        self.alive_until.lock().since(self.clock.now()) <= ALIVE - BEAT
     }
 
     pub(super) fn was_alive_at(&self, moment: Moment) {

@@ -70,6 +70,19 @@ impl Transaction {
         said
     }
 
+    /// All of one in one message, whose words set and restore what [`begin`](schema::begin) does;
+    /// the rows that it answers.
+    pub(super) async fn in_one(lines: &Lines, words: String) -> sqlx::Result<Vec<MySqlRow>> {
+        let mut tx = Transaction { line: Line::open(lines).await? };
+        match tx.say(words).await {
+            Ok(rows) => {
+                tx.line.heard(&Ok(()));
+                Ok(rows)
+            }
+            Err(error) => Err(tx.fail(error).await),
+        }
+    }
+
     /// Says the last statements and commits, in one message.
     pub(super) async fn commit(mut self, last: String) -> sqlx::Result<()> {
         match self.say(last + schema::COMMIT).await {

@@ -21,6 +21,7 @@ pub(super) async fn acquire(
     request: &AcquireRequest,
 ) -> Result<Acquired> {
     let clock = &provider.store.clock;
+    provider.releases.room(&**clock).await;
     let deadline = match request.wait {
         Wait::No => Moment::default(),
         Wait::For(span) => clock.now().after(span),
@@ -191,7 +192,7 @@ impl Drop for Queued<'_> {
         if self.armed {
             // First the word, then the release: an edit that has not seen the one sees the other.
             self.wanted.store(false, Ordering::Release);
-            self.provider.releases.queue(&self.provider.store, self.key.clone(), self.id);
+            self.provider.releases.defer(self.key.clone(), self.id);
         }
     }
 }

@@ -15,8 +15,9 @@ use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
 use super::error::NAME;
+use super::schema;
 use super::store::{ALIVE, Store};
-use super::{release, schema};
+use crate::coordination::deferred_release::patiently;
 use crate::desk::Standing;
 use crate::rules::Id;
 use crate::{Error, Moment, Result};
@@ -88,7 +89,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
         for (key, id) in store.desk.take_back(store.clock.now(), UNCLAIMED) {
             let store = store.clone();
             tokio::spawn(async move {
-                release::patiently(&store, &key, id).await;
+                patiently(&*store, &key, id).await;
                 store.desk.taken_back(id);
             });
         }
@@ -145,7 +146,7 @@ impl Seen {
 }
 
 async fn look(store: &Store) -> sqlx::Result<(Vec<Standing<Vec<u8>>>, Vec<Place>)> {
-    if !store.is_alive() {
+    if store.must_beat() {
         let before = store.clock.now();
         let beat = schema::beat(store.client, ALIVE.as_micros());
         store.execute(sqlx::raw_sql(AssertSqlSafe(beat))).await?;

@@ -25,10 +25,10 @@ use tokio::sync::{Mutex, oneshot};
 use tokio::time::sleep;
 
 use super::error;
-use super::release::Releases;
 use super::scripts::{Ask, Asked, Give};
 use super::store::{Store, is_broken, is_held_up};
 use super::watcher::runtime;
+use crate::coordination::deferred_release::DeferredReleases;
 use crate::runtimes::PerRuntime;
 use crate::{Moment, Result};
 
@@ -62,7 +62,7 @@ pub(super) type Outcome<T> = Result<Result<Option<T>>>;
 /// The ways to the server, and what they lead to.
 pub(super) struct Lanes {
     pub(super) store: Arc<Store>,
-    pub(super) releases: Releases,
+    pub(super) releases: DeferredReleases<Store>,
     /// On the provider's own thread.
     own: Lane,
     /// Those of the caller's runtimes.
@@ -132,7 +132,8 @@ impl Lanes {
     pub(super) fn open(store: Store) -> Self {
         let store = Arc::new(store);
         let own = Lane::open(Way::new(&store, store.pool.clone(), runtime().ok()));
-        Lanes { store, releases: Releases::new(), own, others: PerRuntime::default() }
+        let releases = DeferredReleases::new(&store);
+        Lanes { store, releases, own, others: PerRuntime::default() }
     }
 
     /// Asks for a lease in a message that it may share.

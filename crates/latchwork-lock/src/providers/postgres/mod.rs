@@ -26,7 +26,8 @@
 //! of a process. Where the next one is of the very process that releases, its lease begins
 //! with the same call and needs no claim: see `handed.rs`. A notice may be lost, so each process also looks once a second at all its waiters
 //! together; where nothing can be heard (pgbouncer), it looks at every tick. The same look says
-//! that the process lives: the waiters of a dead one are left out after some seconds.
+//! that the process lives: the waiters of a dead one are passed over as soon as one of them has missed
+//! its turn, or after some seconds, and removed later (see `coordination/liveness.rs`).
 
 mod batch;
 mod config;

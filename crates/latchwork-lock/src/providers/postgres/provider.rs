@@ -43,7 +43,7 @@ const SWEEP_EVERY: u32 = 1_000;
 #[derive(Clone)]
 pub struct PostgresLockProvider {
     pub(super) store: Arc<Store>,
-    /// Ends with the last clone, and with the last release that a drop has queued.
+    /// Ends with the last clone.
     pub(super) lanes: Arc<Lanes>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
@@ -76,6 +76,14 @@ impl PostgresLockProvider {
     /// As for [`connect`](Self::connect).
     pub async fn from_pool(pool: PgPool) -> Result<Self> {
         config::from_pool(pool).await
+    }
+
+    /// How many releases of dropped guards and requests are not done yet.
+    ///
+    /// While it is 128 or more, new requests wait for them, a second at the most: so it stays below
+    /// that plus the number of guards and requests that there are at a time.
+    pub fn pending_releases(&self) -> usize {
+        self.lanes.releases.pending()
     }
 
     /// The tables as SQL, for those who let nobody but themselves create any.

@@ -8,6 +8,8 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::store::ALIVE;
+use crate::coordination::liveness::{Absent, Session};
 use crate::rules::{Held, Id, Party, Reporter, Rules};
 use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
 
@@ -57,8 +59,25 @@ impl Asker {
     }
 }
 
-/// The rules of a key as the rows have them, with what has run out by `now` left out.
-pub(super) fn rules(rows: &[Row], now: Moment) -> Result<Rules<Asker>, String> {
+impl Session for Asker {
+    type Client = Arc<str>;
+
+    fn client(&self) -> &Arc<str> {
+        &self.client
+    }
+
+    fn alive(&self) -> Moment {
+        self.alive
+    }
+}
+
+/// The rules of a key as the rows have them, with what has run out by `now` left out, and those
+/// whom this client passes over.
+pub(super) fn rules(
+    rows: &[Row],
+    client: &Arc<str>,
+    now: Moment,
+) -> Result<(Rules<Asker>, Absent<Asker>), String> {
     let mut rules = Rules::default();
     for row in rows {
         let party = row.party()?;
@@ -74,21 +93,20 @@ pub(super) fn rules(rows: &[Row], now: Moment) -> Result<Rules<Asker>, String> {
                     claimed: row.claimed,
                 });
             }
-            None if party.extra.alive > now && party.extra.until > now => {
-                rules.queue.push_back(party.into());
-            }
+            None if party.extra.until > now => rules.queue.push_back(party.into()),
             None => {}
         }
     }
     rules.holders.sort_by_key(|held| held.fence);
     rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
-    rules.expire(now);
-    Ok(rules)
+    let absent = rules.set_absent_aside(client, ALIVE, now);
+    Ok((rules, absent))
 }
 
-/// The rows that say what the rules say.
-pub(super) fn rows(key: &Key, rules: &Rules<Asker>) -> Vec<Row> {
-    let mut place = rules.queue.iter().filter_map(|w| w.extra.place).max().unwrap_or(0);
+/// The rows that say what the rules say, and those of the waiters who are passed over.
+pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Party<Asker>>]) -> Vec<Row> {
+    let waiting = || rules.queue.iter().chain(silent);
+    let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
     let holders = rules.holders.iter().map(|held| Row {
         fence: Some(number(held.fence)),
         previous: held.previous.map(number),
@@ -97,7 +115,7 @@ pub(super) fn rows(key: &Key, rules: &Rules<Asker>) -> Vec<Row> {
         ..Row::of(key, &held.party)
     });
     let mut rows: Vec<Row> = holders.collect();
-    rows.extend(rules.queue.iter().map(|party| {
+    rows.extend(waiting().map(|party| {
         let place = party.extra.place.unwrap_or_else(|| {
             place += 1;
             place
@@ -127,7 +145,7 @@ pub(super) fn difference(before: &[Row], after: Vec<Row>) -> (Vec<String>, Vec<R
 pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
     let now = moment(seen_us);
     let row: Row = serde_json::from_str(row).ok()?;
-    let rules = rules(&[row], now).ok()?;
+    let (rules, _) = rules(&[row.clone()], &row.client, now).ok()?;
     let held = rules.holders.first()?;
     Some(Box::new(reporter(now).holder(held, held.party.extra.label())))
 }
@@ -219,7 +237,7 @@ pub(super) fn ttl_micros(ttl: Duration) -> i64 {
 }
 
 /// Rounded up, like the ttl.
-fn micros(moment: Moment) -> i64 {
+pub(super) fn micros(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 

@@ -2,6 +2,9 @@
 
 use latchwork_sql::Migration;
 
+use super::record::hex;
+use crate::coordination::deferred_release::Lease;
+
 /// The name under which the migrations are recorded.
 pub(super) const LAYER: &str = "lock";
 
@@ -62,6 +65,25 @@ pub(super) const CLAIM_ONE: &str =
 /// Gives leases back: see the function.
 pub(super) const GIVE: &str = "SELECT * FROM latchwork_lock_give($1, $2, $3, $4)";
 
+/// The same without parameters, with the number of each key's lock, in the order of these. Names
+/// are in hexadecimal, so that none can be taken for a part of the statement.
+pub(super) fn give(client: &str, leases: &[(i64, &Lease)]) -> String {
+    let list = |of: &dyn Fn(i64, &Lease) -> String| {
+        leases.iter().map(|(turn, lease)| of(*turn, lease)).collect::<Vec<_>>().join(",")
+    };
+    let name = |_, lease: &Lease| {
+        let bytes = lease.0.as_str().bytes();
+        let hex: String = bytes.map(|byte| format!("{byte:02x}")).collect();
+        format!("convert_from(decode('{hex}','hex'),'UTF8')")
+    };
+    format!(
+        "SELECT * FROM latchwork_lock_give('{client}',ARRAY[{}]::bigint[],ARRAY[{}],ARRAY[{}])",
+        list(&|turn, _| turn.to_string()),
+        list(&name),
+        list(&|_, lease| format!("'{}'", hex(lease.1))),
+    )
+}
+
 /// The same for one.
 pub(super) const GIVE_ONE: &str = "SELECT latchwork_lock_give_one($1, $2, $3, $4)";
 
@@ -119,12 +141,24 @@ pub(super) fn beat(client: &str, micros: u128) -> String {
     )
 }
 
+/// Stores that a process seems to be dead, unless it has given a sign of life since.
+pub(super) fn doubt(client: &str, alive_us: i64, now_us: i64) -> String {
+    format!(
+        "UPDATE latchwork_lock_client SET alive_us = {now_us} \
+         WHERE client = '{client}' AND alive_us = {alive_us};"
+    )
+}
+
 /// Forgets processes that have been dead for a minute, and names keys with something that ran out
-/// a while ago.
+/// a while ago, or with waiters of such processes.
 pub(super) const SWEEP: &str = r#"
 WITH t AS MATERIALIZED (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us),
 gone AS (DELETE FROM latchwork_lock_client USING t WHERE alive_us < t.now_us - 60000000)
-SELECT DISTINCT l.key FROM t, latchwork_lock l WHERE l.expires_us < t.now_us - 10000000 LIMIT 100
+SELECT l.key FROM t, latchwork_lock l WHERE l.expires_us < t.now_us - 10000000
+UNION
+SELECT l.key FROM t, latchwork_lock l LEFT JOIN latchwork_lock_client c USING (client)
+WHERE l.fence IS NULL AND coalesce(c.alive_us, 0) < t.now_us - 10000000
+LIMIT 100
 "#;
 
 /// How all waiters of a process stand: granted or not, and how long until something of their key

@@ -9,11 +9,11 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::batch::{Heard, Lane, Member, Message, Reply};
-use super::release;
 use super::store::{Query, Store, turn};
 use super::unanswered::Open;
 use super::watcher::runtime;
-use super::{error, record, schema};
+use super::{error, record, release, schema};
+use crate::coordination::deferred_release::{Lease, patiently};
 use crate::rules::Id;
 use crate::{AcquireRequest, Grant, Holder, Key, Mode, Moment, Owner};
 
@@ -108,7 +108,7 @@ impl Message for Ask {
         let (store, Ask { request, id, open, .. }) = (store.clone(), self);
         let Ok(runtime) = runtime() else { return };
         runtime.spawn(async move {
-            release::patiently(&store, &request.key, id).await;
+            patiently(&*store, &request.key, id).await;
             drop(open);
         });
     }
@@ -116,7 +116,7 @@ impl Message for Ask {
     async fn stranded(self, reply: Reply<Self>, store: &Store, was_sent: bool) {
         // Who still waits finds out by the rules.
         if reply.send(Ok(Ok(None))).is_err() && was_sent {
-            release::patiently(store, &self.request.key, self.id).await;
+            patiently(store, &self.request.key, self.id).await;
         }
     }
 }
@@ -281,7 +281,7 @@ impl Message for Give {
         let lost = was_sent.then(|| error::gone(Self::DURING));
         let done = release::by_rules(store, &self.key, self.id, lost).await;
         if done.is_err() {
-            release::patiently(store, &self.key, self.id).await;
+            patiently(store, &self.key, self.id).await;
         }
         let _ = reply.send(done.map(|held| Ok(Some(held))));
     }
@@ -304,6 +304,31 @@ impl Give {
             .bind(gives.iter().map(|give| give.key.as_str()).collect::<Vec<&str>>())
             .bind(gives.iter().map(|give| record::hex(give.id)).collect::<Vec<String>>())
     }
+}
+
+/// Gives leases back in one message without parameters, which passes any pooler; gives those of which
+/// the rules must decide.
+pub(super) async fn give_together(store: &Store, leases: &[Lease]) -> sqlx::Result<Vec<Lease>> {
+    let mut leases: Vec<(i64, &Lease)> =
+        leases.iter().map(|lease| (turn(&lease.0), lease)).collect();
+    leases.sort_by_key(|(turn, _)| *turn);
+    // Every ttl that begins with this message begins after this moment.
+    let sent_at = store.clock.now();
+    let rows = store.tell_server(schema::give(&store.client, &leases)).await?;
+    let (mut left, mut notices) = (Vec::new(), String::new());
+    for ((_, lease), row) in leases.into_iter().zip(&rows) {
+        let told = ToldGive::of(row)?;
+        if told.was_held.is_none() {
+            left.push(lease.clone());
+        }
+        notices.extend(told.news(sent_at).map(|news| news.tell(store)));
+    }
+    if !notices.is_empty()
+        && let Err(error) = store.tell_server(notices).await
+    {
+        tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
+    }
+    Ok(left)
 }
 
 /// What became of a lease that was given back, as the function names it.

@@ -1,5 +1,6 @@
 //! Where the truth lives: the rows of a key, edited under its advisory lock.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -20,6 +21,9 @@ pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgre
 
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
 pub(super) const ALIVE: Duration = Duration::from_secs(6);
+
+/// The shortest time between two signs of life of a process that waits.
+const BEAT: Duration = Duration::from_millis(700);
 
 pub(super) struct Store {
     pub(super) pool: PgPool,
@@ -118,14 +122,14 @@ impl Store {
             }
         };
         let (now, fences, before) = loaded(during, &row)?;
-        let mut rules =
-            record::rules(&before, now).map_err(|what| error::unreadable(during, what))?;
+        let (mut rules, absent) = record::rules(&before, &self.client, now)
+            .map_err(|what| error::unreadable(during, what))?;
         let first_expiry = rules.next_expiry();
         let mut edit = Edit { now, fences: fences.into_iter(), last: rules.last_fence };
         let out = change(&mut rules, &mut edit);
         rules.admit(now, &mut edit.fences(), |_| {});
         let known: Vec<Fence> = before.iter().filter_map(Row::fence).collect();
-        let (gone, new) = record::difference(&before, record::rows(key, &rules));
+        let (gone, new) = record::difference(&before, record::rows(key, &rules, &absent.silent));
         if gone.is_empty() && new.is_empty() {
             end(line, schema::ROLLBACK).await.map_err(wrong)?;
             return Ok((out, rules, now));
@@ -153,8 +157,25 @@ impl Store {
         if beats {
             self.was_alive_at(begun);
         }
+        self.doubt(&absent.doubted, now).await;
         self.tell(&rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
+    }
+
+    /// Stores that some processes seem to be dead. Not with the edit, which must not wait for a row
+    /// that others write, too; if it is not stored, the next hand-off finds out again.
+    async fn doubt(&self, clients: &BTreeMap<Arc<str>, Moment>, now: Moment) {
+        let doubts: String = clients
+            .iter()
+            .map(|(client, alive)| {
+                schema::doubt(client, record::micros(*alive), record::micros(now))
+            })
+            .collect();
+        if !doubts.is_empty()
+            && let Err(error) = self.tell_server(doubts).await
+        {
+            tracing::debug!(%error, "it is not stored that a process seems to be dead");
+        }
     }
 
     /// Lifts the fences to the clock, where they are far below it.
@@ -229,7 +250,7 @@ impl Store {
         let query = self.query(schema::PEEK).bind(key.as_str());
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
-        viewed(during, row)
+        self.viewed(during, row)
     }
 
     /// A page of the keys that begin like this.
@@ -247,7 +268,7 @@ impl Store {
         let mut keys: Vec<Inspection> = Vec::new();
         for row in rows {
             let key: String = row.try_get(2).map_err(|e| error::driver(during, e))?;
-            let (rules, now) = viewed(during, &row)?;
+            let (rules, now) = self.viewed(during, &row)?;
             keys.push(record::reporter(now).inspection(&key, &rules, Asker::label));
         }
         Ok(Page::cut(keys, page))
@@ -258,6 +279,14 @@ impl Store {
         let rows = self.read(self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
+    }
+
+    fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<Asker>, Moment)> {
+        let wrong = |e| error::driver(during, e);
+        let now = record::moment(row.try_get(0).map_err(wrong)?);
+        let rows = parsed(during, row.try_get(1).map_err(wrong)?)?;
+        let rules = record::rules(&rows, &self.client, now);
+        Ok((rules.map_err(|what| error::unreadable(during, what))?.0, now))
     }
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
@@ -300,6 +329,12 @@ impl Store {
     /// Whether the server will count this process as alive for a while yet.
     pub(super) fn is_alive(&self) -> bool {
         self.alive_until.lock().since(self.clock.now()) > ALIVE / 2
+    }
+
+    /// Whether it is time for the next sign of life: in any claim window there must be one, or the
+    /// process is [doubted](crate::coordination::liveness) when one of its tasks does not look.
+    pub(super) fn must_beat(&self) -> bool {
+        self.alive_until.lock().since(self.clock.now()) <= ALIVE - BEAT
     }
 
     pub(super) fn was_alive_at(&self, moment: Moment) {
@@ -350,13 +385,6 @@ fn loaded(during: &'static str, row: &PgRow) -> Result<(Moment, Vec<i64>, Vec<Ro
     let now = record::moment(row.try_get(0).map_err(wrong)?);
     let fences = row.try_get(1).map_err(wrong)?;
     Ok((now, fences, parsed(during, row.try_get(2).map_err(wrong)?)?))
-}
-
-fn viewed(during: &'static str, row: &PgRow) -> Result<(Rules<Asker>, Moment)> {
-    let wrong = |e| error::driver(during, e);
-    let now = record::moment(row.try_get(0).map_err(wrong)?);
-    let rows = parsed(during, row.try_get(1).map_err(wrong)?)?;
-    Ok((record::rules(&rows, now).map_err(|what| error::unreadable(during, what))?, now))
 }
 
 fn parsed(during: &'static str, text: &str) -> Result<Vec<Row>> {

@@ -26,6 +26,11 @@ impl Unanswered {
         Open { all: self.clone(), id }
     }
 
+    /// Whether a question of this id is open.
+    pub(super) fn is_open(&self, id: Id) -> bool {
+        self.0.borrow().contains_key(&id)
+    }
+
     /// Ends when no question of this id is open.
     ///
     /// Cancel safe: it only looks.

@@ -21,6 +21,7 @@ pub(super) async fn acquire(
     request: &AcquireRequest,
 ) -> Result<Acquired> {
     let clock = &provider.store.clock;
+    provider.lanes.releases.room(&**clock).await;
     let deadline = match request.wait {
         Wait::No => Moment::default(),
         Wait::For(span) => clock.now().after(span),

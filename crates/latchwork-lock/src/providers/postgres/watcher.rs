@@ -18,8 +18,9 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
 use super::error::NAME;
+use super::schema;
 use super::store::{ALIVE, Store};
-use super::{release, schema};
+use crate::coordination::deferred_release::patiently;
 use crate::desk::Standing;
 use crate::retry::Backoff;
 use crate::rules::Id;
@@ -103,7 +104,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
         for (key, id) in store.desk.take_back(store.clock.now(), UNCLAIMED) {
             let store = store.clone();
             tokio::spawn(async move {
-                release::patiently(&store, &key, id).await;
+                patiently(&*store, &key, id).await;
                 store.desk.taken_back(id);
             });
         }
@@ -130,7 +131,7 @@ pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {
 }
 
 async fn look(store: &Store) -> sqlx::Result<Vec<Standing<String>>> {
-    if !store.is_alive() {
+    if store.must_beat() {
         let before = store.clock.now();
         store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
         store.was_alive_at(before);

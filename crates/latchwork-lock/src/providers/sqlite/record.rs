@@ -1,6 +1,6 @@
 //! The rows of a key, read into the rules and written back as far as they changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +8,14 @@ use latchwork_sql::sqlite::boot::{ClockId, Stamp, micros};
 use latchwork_sql::sqlite::explain_direct;
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
-use super::boot::Now;
+use super::boot::{Here, Now};
 use super::error::{damaged, other_clock};
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
+use super::watch::ALIVE;
 use super::watcher::Failure;
+use crate::coordination::liveness::Session;
 use crate::rules::{Held, Id, Party, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
@@ -28,6 +30,18 @@ pub(super) struct Asker {
     pub(super) alive: Moment,
 }
 
+impl Session for Asker {
+    type Client = i64;
+
+    fn client(&self) -> &i64 {
+        &self.client
+    }
+
+    fn alive(&self) -> Moment {
+        self.alive
+    }
+}
+
 impl Asker {
     pub(super) fn label(&self) -> String {
         self.process.as_ref().to_owned()
@@ -40,6 +54,10 @@ pub(super) struct Record {
     pub(super) rules: Rules<Asker>,
     holders: Vec<Held<Asker>>,
     waiters: Vec<(i64, Id, i64)>,
+    /// Waiters who are passed over.
+    silent: HashSet<Id>,
+    /// Processes that are doubted from now on.
+    pub(super) doubted: BTreeSet<i64>,
 }
 
 /// The last fence of a shard, now and when it was read.
@@ -163,6 +181,20 @@ impl Record {
         keys.into_iter().map(|(key, lines)| (key, Record::of(lines))).collect()
     }
 
+    /// Ends what ran out, and puts aside those whose process seems to be dead; true when there is
+    /// something to be stored, or somebody can be let in.
+    pub(super) fn prune(&mut self, here: &Here, now: Moment) -> bool {
+        let rules = &mut self.rules;
+        let (held, waiting) = (rules.holders.len(), rules.queue.len());
+        let absent = rules.set_absent_aside(&here.client, ALIVE, now);
+        let is_over = held != rules.holders.len()
+            || waiting != rules.queue.len() + absent.silent.len()
+            || rules.can_admit();
+        self.silent.extend(absent.silent.iter().map(|waiting| waiting.id));
+        self.doubted.extend(absent.doubted.into_keys());
+        is_over
+    }
+
     /// Removes what is gone.
     pub(super) fn remove(&self, from: &Connection, key: &str) -> Result<(), Failure> {
         for old in &self.holders {
@@ -172,6 +204,7 @@ impl Record {
         }
         for (seq, id, client) in &self.waiters {
             match self.rules.queue.iter().find(|w| w.id == *id) {
+                None if self.silent.contains(id) => {}
                 None => run(from, DELETE_WAITER, (seq,))?,
                 Some(kept) if kept.extra.client != *client => {
                     run(from, MOVE_WAITER, (kept.extra.client, &*kept.extra.process, seq))?;

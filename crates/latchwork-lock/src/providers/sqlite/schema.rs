@@ -164,7 +164,7 @@ pub(super) const MOVE_WAITER: &str =
 
 pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE seq = ?";
 
-/// All waiters of a client (1) are alive until then.
+/// All waiters of a client (1) are believed to be alive until then.
 pub(super) const HEARTBEAT: &str = "\
     UPDATE latchwork_lock_waiter SET boot = ?2, alive_at = ?3, alive_ns = ?4 WHERE client = ?1";
 

@@ -11,8 +11,8 @@ use tokio::sync::oneshot;
 use super::boot::{Here, Now};
 use super::error;
 use super::name::shard;
-use super::record::{Asker, LastFence, Line, Record, lines};
-use super::schema::{LOAD, LOAD_ALL, PAGE, PEEK};
+use super::record::{Asker, LastFence, Line, Record, lines, run};
+use super::schema::{HEARTBEAT, LOAD, LOAD_ALL, PAGE, PEEK};
 use super::watch::Seat;
 use super::watcher::Failure;
 use crate::rules::{Id, Reporter, Rules};
@@ -176,9 +176,10 @@ impl Sheet {
         let key = job.key().clone();
         let name = key.as_str();
         let last = self.shards.entry(shard(name)).or_default();
-        let rules = &mut self.keys.entry(name.to_owned()).or_default().rules;
+        let record = self.keys.entry(name.to_owned()).or_default();
         let now = self.now;
-        prune(rules, now);
+        record.prune(here, now.moment);
+        let rules = &mut record.rules;
         let mut next = || last.next(now);
         let mut edit = Edit { now: now.moment, next: &mut next };
         job.change(rules, &mut edit);
@@ -204,6 +205,10 @@ impl Sheet {
             record.remove(to, key)?;
             record.put(to, key, self.now)?;
         }
+        let until = self.now.stamp(self.now.moment);
+        for client in self.keys.values().flat_map(|record| &record.doubted) {
+            run(to, HEARTBEAT, (client, until.clock.0, until.at, until.ns))?;
+        }
         Ok(())
     }
 }
@@ -227,16 +232,9 @@ pub(super) fn peek(
 ) -> Result<(Rules<Asker>, bool), Failure> {
     let now = here.now();
     let lines = lines(on, PEEK, (key.as_str(),), now)?;
-    let mut rules = Record::of(lines.into_iter().map(|(_, line)| line)).rules;
-    let due = prune(&mut rules, now);
-    Ok((rules, due))
-}
-
-/// Ends what ran out and what belongs to the dead; true when there was something.
-pub(super) fn prune(rules: &mut Rules<Asker>, now: Now) -> bool {
-    let before = rules.queue.len();
-    rules.queue.retain(|w| w.extra.alive > now.moment);
-    rules.expire(now.moment) || before != rules.queue.len()
+    let mut record = Record::of(lines.into_iter().map(|(_, line)| line));
+    let due = record.prune(here, now.moment);
+    Ok((record.rules, due))
 }
 
 /// One page, and keys of which nothing is left but rows.
@@ -253,14 +251,14 @@ pub(super) fn list(
         let (now, report) = (here.now(), Reporter::new(&*here.clock));
         let keys = Record::many(lines(on, PAGE, (prefix, &*after, STEP), now)?);
         let more = keys.len() as i64 == STEP;
-        for (key, Record { mut rules, .. }) in keys {
+        for (key, mut record) in keys {
             after.clone_from(&key);
             if !key.starts_with(prefix) {
                 return Ok((Page::cut(found, page), over));
             }
-            prune(&mut rules, now);
-            if !rules.is_empty() {
-                found.push(report.inspection(&key, &rules, Asker::label));
+            record.prune(here, now.moment);
+            if !record.rules.is_empty() {
+                found.push(report.inspection(&key, &record.rules, Asker::label));
             } else {
                 over.extend(Key::try_from(key));
             }

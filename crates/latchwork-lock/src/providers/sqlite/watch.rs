@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::record::{Record, lines, run};
 use super::release::Later;
 use super::schema::{HEARTBEAT, WAITED};
-use super::store::{View, prune};
+use super::store::View;
 use super::watcher::{Failure, PAUSE, Watcher, version};
 use crate::handed::Handed;
 use crate::rules::Id;
@@ -176,12 +176,13 @@ impl Watcher {
         let now = here.now();
         let lines = lines(self.connection()?, WAITED, (here.client,), now)?;
         let mut unseen = self.desk.keys();
-        for (name, Record { mut rules, .. }) in Record::many(lines) {
+        for (name, mut record) in Record::many(lines) {
             let Some(key) = Key::try_from(name).ok().and_then(|key| unseen.take(&key)) else {
                 continue;
             };
-            let mut view = View::of(&rules, &here);
-            if prune(&mut rules, now) {
+            let is_due = record.prune(&here, now.moment);
+            let mut view = View::of(&record.rules, &here);
+            if is_due {
                 view.due = Moment::default();
             }
             self.desk.see(&key, &view);

@@ -1,0 +1,5 @@
+//! What several providers need to coordinate the callers of a process with a shared backend.
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod deferred_release;
+pub(crate) mod liveness;
