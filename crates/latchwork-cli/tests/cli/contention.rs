@@ -64,6 +64,11 @@ fn all_get_their_turn_on_mariadb() {
 }
 
 #[test]
+fn all_get_their_turn_on_redis() {
+    all_get_their_turn_on("LATCHWORK_TEST_REDIS");
+}
+
+#[test]
 fn all_get_their_turn_on_etcd() {
     all_get_their_turn_on("LATCHWORK_TEST_ETCD");
 }
