@@ -21,13 +21,9 @@ const CLAIM_WINDOW: Duration = Duration::from_secs(2);
 pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
     let mut all = trials![backend;
         a_waiter_that_does_not_look_costs_others_of_its_process_no_place,
+        dead_waiters_cost_one_claim_window_after_a_release,
+        dead_waiters_cost_one_claim_window_after_an_expiry,
     ];
-    if backend.skips_the_dead {
-        all.extend(trials![backend;
-            dead_waiters_cost_one_claim_window_after_a_release,
-            dead_waiters_cost_one_claim_window_after_an_expiry,
-        ]);
-    }
     if backend.keeps_places {
         all.extend(trials![backend; a_process_that_stood_still_keeps_the_places_of_its_waiters]);
     }

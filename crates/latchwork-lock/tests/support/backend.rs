@@ -19,8 +19,6 @@ pub struct Backend {
     pub unit: Duration,
     /// Whether a lease ends with its process, and not only with its ttl.
     pub frees_the_dead: bool,
-    /// Whether the waiters of a dead process cost one claim window, however many they are.
-    pub skips_the_dead: bool,
     /// Whether the waiters of a process that stood still for some seconds keep their places.
     pub keeps_places: bool,
     /// Whether it is a server that is reached by TCP, so that a proxy can stand before it.
@@ -49,7 +47,6 @@ impl Backend {
             missing: None,
             unit: millis(500),
             frees_the_dead: false,
-            skips_the_dead: true,
             keeps_places: false,
             by_tcp: false,
             room,
@@ -158,7 +155,7 @@ pub fn redis() -> Backend {
     };
     let missing = std::env::var_os("LATCHWORK_TEST_REDIS").is_none();
     let missing = missing.then_some("no server; `scripts/services up redis` starts one");
-    Backend { missing, by_tcp: true, skips_the_dead: false, ..Backend::new("redis", room) }
+    Backend { missing, by_tcp: true, ..Backend::new("redis", room) }
 }
 
 #[cfg(feature = "postgres")]
