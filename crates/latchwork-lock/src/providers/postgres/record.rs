@@ -145,7 +145,7 @@ pub(super) fn difference(before: &[Row], after: Vec<Row>) -> (Vec<String>, Vec<R
 pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
     let now = moment(seen_us);
     let row: Row = serde_json::from_str(row).ok()?;
-    let (rules, _) = rules(&[row.clone()], &row.client, now).ok()?;
+    let (rules, _) = rules(std::slice::from_ref(&row), &row.client, now).ok()?;
     let held = rules.holders.first()?;
     Some(Box::new(reporter(now).holder(held, held.party.extra.label())))
 }
