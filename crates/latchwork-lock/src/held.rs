@@ -25,6 +25,8 @@ use crate::{
 pub struct Held {
     pub(crate) locks: Locks,
     pub(crate) request: AcquireRequest,
+    /// Whether not getting it is an answer like any other.
+    pub(crate) is_try: bool,
     grant: Grant,
     since: Moment,
     lost: AtomicBool,
@@ -89,6 +91,7 @@ impl Held {
                 retry_interval: Duration::ZERO,
                 sent_at: Moment::from_nanos(0),
             },
+            is_try: false,
             grant: Grant::PENDING,
             since: Moment::default(),
             lost: AtomicBool::new(false),
