@@ -58,6 +58,11 @@ pub(crate) fn story(found: &Inspection) -> String {
         text += "\n";
         text += &queue(&found.waiters);
     }
+    for process in found.held_and_waited_for_by() {
+        text += &format!(
+            "\n{process} both holds it and waits for it: its tasks take turns, or one waits for itself\n"
+        );
+    }
     text
 }
 

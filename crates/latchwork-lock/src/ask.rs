@@ -4,11 +4,12 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use crate::deadlock::{Waiting, log_own_holder};
 use crate::held_box::HeldBox;
 use crate::retry::Backoff;
 use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
-    Wait,
+    Wait, process_label,
 };
 
 /// What a provider said.
@@ -44,6 +45,7 @@ impl HeldBox {
             Poll::Ready(answer) => (self, answer),
             Poll::Pending => {
                 let mut queued = Queued(Some(self));
+                let _waiting = queued.begin()?;
                 let answer = poll_fn(|cx| {
                     if std::mem::take(&mut awaited) {
                         return Poll::Pending;
@@ -58,7 +60,10 @@ impl HeldBox {
             Answer::Granted => Ok(Ok(held)),
             Answer::Taken(holder) => Ok(Err(held.taken(held.request.wait, holder))),
             Answer::Failed(error) => Err(error),
-            Answer::NotInPlace => Box::pin(held.ask_patiently()).await,
+            Answer::NotInPlace => {
+                let _waiting = Waiting::begin(&held)?;
+                Box::pin(held.ask_patiently()).await
+            }
         }
     }
 
@@ -145,6 +150,9 @@ impl Held {
             Wait::No => Duration::ZERO,
             _ => self.locks.clock().now().since(self.since()),
         };
+        if patience != Wait::No && holder.as_ref().is_some_and(|by| by.process == process_label()) {
+            log_own_holder(self);
+        }
         ErrorKind::LockAcquisition { key: self.key().to_owned(), waited, holder }.into()
     }
 
@@ -170,6 +178,10 @@ impl Error {
 struct Queued(Option<HeldBox>);
 
 impl Queued {
+    fn begin(&self) -> Result<Option<Waiting>> {
+        self.0.as_ref().map_or(Ok(None), |held| Waiting::begin(held))
+    }
+
     fn look(&mut self, waker: &Waker) -> Poll<Answer> {
         self.0.as_mut().map_or(Poll::Pending, |held| held.look(true, waker))
     }

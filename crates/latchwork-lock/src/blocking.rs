@@ -196,7 +196,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// # Errors
     /// As for the async form.
     pub fn try_acquire(self) -> Result<Option<Guard>> {
-        self.acquire().map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
+        self.as_try().acquire().map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
     }
 
     /// Asks for the lock under any of the four strategies (L15).
@@ -216,14 +216,18 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     ///
     /// A closure on a thread cannot be stopped from outside: it sees a loss by
     /// [`Held::is_held`], and its result is given up for the error of the loss unless
-    /// [`on_loss(OnLoss::Finish)`](Self::on_loss) was asked for.
+    /// [`on_loss(OnLoss::Finish)`](Self::on_loss) was asked for. Inside, a request that would wait
+    /// for this one fails, as in the async form (L22).
     ///
     /// # Errors
     /// As for the async form.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T> {
         let on_loss = self.on_loss;
-        let guard = self.wait_forever_unless_told().acquire()?;
-        let out = work(&guard);
+        let mut guard = self.wait_forever_unless_told().acquire()?;
+        let out = match on_loss {
+            OnLoss::Finish => work(&guard),
+            OnLoss::Cancel => guard.0.share().scope().call(|| work(&guard)),
+        };
         match guard.release() {
             Err(error) if error.is_loss() && on_loss == OnLoss::Cancel => Err(error),
             _ => Ok(out),

@@ -59,6 +59,14 @@ pub enum ErrorKind {
         /// Its fence.
         fence: Fence,
     },
+    /// The request could never be granted: it waits for work that waits for it (L22).
+    #[error("{}", Deadlock(keys))]
+    #[non_exhaustive]
+    LockDeadlock {
+        /// The key that was asked for; then, where others wait too, what the holder of each key
+        /// waits for. The last one is held by the work that asked for the first.
+        keys: Vec<String>,
+    },
     /// The backend did not answer. Whether anybody holds the key is not known.
     #[error("the {provider} lock backend is unavailable ({during}): {reason}")]
     #[non_exhaustive]
@@ -143,10 +151,11 @@ fn needs(feature: &str) -> &'static str {
 impl Error {
     /// Every code that [`code`](Self::code) can give, with what it means and
     /// whether trying again may help. The documentation's table is made of it.
-    pub const CODES: [(&'static str, &'static str, bool); 9] = [
+    pub const CODES: [(&'static str, &'static str, bool); 10] = [
         ("lock_taken", "somebody else has the key, and the time to wait is over", true),
         ("lock_expired", "the lease ran out before it was renewed", false),
         ("lock_lost", "the lease is no longer ours", false),
+        ("lock_deadlock", "the request waits for work that waits for it", false),
         ("lock_unavailable", "the backend did not answer", true),
         ("lock_backend", "the backend refused, and somebody must repair it", false),
         ("invalid_key", "the key's name is not legal", false),
@@ -184,12 +193,13 @@ impl Error {
             ErrorKind::LockAcquisition { .. } => 0,
             ErrorKind::LockExpired { .. } => 1,
             ErrorKind::LockLost { .. } => 2,
-            ErrorKind::Unavailable { .. } => 3,
-            ErrorKind::Backend { .. } => 4,
-            ErrorKind::InvalidKey { .. } => 5,
-            ErrorKind::InvalidArgument { .. } => 6,
-            ErrorKind::NotSupported { .. } => 7,
-            ErrorKind::NotBuilt { .. } => 8,
+            ErrorKind::LockDeadlock { .. } => 3,
+            ErrorKind::Unavailable { .. } => 4,
+            ErrorKind::Backend { .. } => 5,
+            ErrorKind::InvalidKey { .. } => 6,
+            ErrorKind::InvalidArgument { .. } => 7,
+            ErrorKind::NotSupported { .. } => 8,
+            ErrorKind::NotBuilt { .. } => 9,
         };
         &Self::CODES[at]
     }
@@ -247,6 +257,33 @@ impl Error {
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Error(Box::new(kind))
+    }
+}
+
+struct Deadlock<'a>(&'a [String]);
+
+impl fmt::Display for Deadlock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [key] => write!(
+                f,
+                "waiting for {key:?} would never end: the work that asks for it runs under that \
+                 very lock; ask for it once only, or name the holder's owner to take it over"
+            ),
+            keys => {
+                f.write_str(
+                    "waiting would never end, since others of this process wait in turn: ",
+                )?;
+                for (place, key) in keys.iter().enumerate() {
+                    let before = if place == 0 { "for" } else { ", whose holder waits for" };
+                    write!(f, "{before} {key:?}")?;
+                }
+                f.write_str(
+                    ", which the work that asks holds; take the keys in one order everywhere, or \
+                     together by `lock_all`",
+                )
+            }
+        }
     }
 }
 

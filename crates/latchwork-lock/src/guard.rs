@@ -55,6 +55,17 @@ impl Guard {
         Ok((guard, held))
     }
 
+    /// What can be asked of the lease, for others to look at while the guard is kept here.
+    pub fn share(&mut self) -> Arc<Held> {
+        if let Cell::Own(held) = &mut self.held {
+            self.held = Cell::Shared(Arc::new(held.take()));
+        }
+        match &self.held {
+            Cell::Shared(held) => held.clone(),
+            Cell::Own(_) => unreachable!("it was replaced just now"),
+        }
+    }
+
     /// Releases the lease and waits for the backend's answer.
     ///
     /// Cancel safe: dropped midway, the release is queued as by a drop.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use crate::request::{LockRequest, ManyKeys};
-use crate::{Error, Guard, Held, Refresh, Result, Wait};
+use crate::{Error, Guard, Held, Refresh, Result, Scope, Wait};
 
 /// Guards of several keys, in the order of the keys; released together.
 #[must_use = "guards that are not kept are released at once"]
@@ -102,7 +102,7 @@ impl LockRequest<'_, ManyKeys> {
     ///
     /// Cancel safe, and with the same errors as for one key but for that one.
     pub async fn try_acquire(self) -> Result<Option<GuardSet>> {
-        self.acquire().await.map_or_else(Error::unless_taken, |guards| Ok(Some(guards)))
+        self.as_try().acquire().await.map_or_else(Error::unless_taken, |guards| Ok(Some(guards)))
     }
 }
 
@@ -113,6 +113,8 @@ impl<F> LockRequest<'_, ManyKeys, F> {
         let clock = self.locks.clock();
         let started = clock.now();
         let mut set = GuardSet { guards: Vec::with_capacity(keys.len()) };
+        // What is held already stays so until the last is granted or given up (L22).
+        let mut scope = Scope::current();
         for key in keys {
             let mut held = self.blank_question()?;
             held.request.key = key;
@@ -123,13 +125,22 @@ impl<F> LockRequest<'_, ManyKeys, F> {
                     left => Wait::For(left),
                 };
             }
-            let asking = std::pin::pin!(held.ask());
-            // The first leases must not run out while the last is waited for.
-            let held = match select(asking, std::pin::pin!(keep_alive(&set))).await {
-                Either::Left((held, _)) => held??,
-                Either::Right((lost, _)) => return Err(lost),
+            let held = {
+                let asking = std::pin::pin!(async {
+                    match &scope {
+                        Some(scope) => scope.run(held.ask()).await,
+                        None => held.ask().await,
+                    }
+                });
+                // The first leases must not run out while the last is waited for.
+                match select(asking, std::pin::pin!(keep_alive(&set))).await {
+                    Either::Left((held, _)) => held??,
+                    Either::Right((lost, _)) => return Err(lost),
+                }
             };
-            set.guards.push(Guard::renewing(held, self.renewal)?);
+            let mut guard = Guard::renewing(held, self.renewal)?;
+            scope = scope.map(|outer| outer.inner(guard.share()));
+            set.guards.push(guard);
         }
         set.refresh().await?;
         Ok(set)

@@ -25,6 +25,8 @@ use crate::{
 pub struct Held {
     pub(crate) locks: Locks,
     pub(crate) request: AcquireRequest,
+    /// Whether not getting it is an answer like any other.
+    pub(crate) is_try: bool,
     grant: Grant,
     since: Moment,
     lost: AtomicBool,
@@ -64,9 +66,10 @@ impl Term {
 /// How to renew: see [`Held::refresh_with`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refresh {
-    /// The new ttl; none keeps the lease's.
+    /// The new ttl; none keeps the lease's. Another than the lease's always asks the backend.
     pub ttl: Option<Duration>,
-    /// Renew only when less than this is left of the ttl; none is half of the ttl, zero always renews.
+    /// Renew only when less than this is left of the ttl; none is half of the ttl, zero always
+    /// renews. It counts only while the ttl stays the same.
     pub threshold: Option<Duration>,
 }
 
@@ -88,6 +91,7 @@ impl Held {
                 retry_interval: Duration::ZERO,
                 sent_at: Moment::from_nanos(0),
             },
+            is_try: false,
             grant: Grant::PENDING,
             since: Moment::default(),
             lost: AtomicBool::new(false),
@@ -222,7 +226,11 @@ impl Held {
         let term = self.term();
         let ttl = refresh.ttl.unwrap_or(term.ttl);
         check_ttl(ttl)?;
-        let threshold = refresh.threshold.unwrap_or(ttl / 2);
+        let threshold = match refresh.threshold {
+            _ if ttl != term.ttl => Duration::ZERO, // the backend must be told
+            Some(threshold) => threshold,
+            None => ttl / 2,
+        };
         let sent_at = clock.now();
         if self.lost.load(Ordering::Acquire) {
             return Err(self.gone(sent_at));

@@ -8,7 +8,7 @@ use crate::Held;
 /// A lease in its box. When it ends, the thread keeps the room for its next one: to give memory
 /// back and ask for it again was an eighth of the instructions of a lock in memory.
 pub(crate) struct HeldBox(
-    /// None only within `drop` and `into_inner`.
+    /// None only within `drop`, and after `take`.
     Option<Room>,
 );
 
@@ -33,10 +33,15 @@ impl HeldBox {
 
     /// The lease without its box.
     pub(crate) fn into_inner(mut self) -> Held {
-        match self.0.take().and_then(|room| *room) {
-            Some(held) => held,
-            None => unreachable!("only this and `drop` take it"),
-        }
+        self.take()
+    }
+
+    /// The same, of a box that is dropped or assigned to next.
+    pub(crate) fn take(&mut self) -> Held {
+        let room = self.0.take().map(|mut room| (room.take(), room));
+        let Some((Some(held), room)) = room else { unreachable!("only this and `drop` take it") };
+        let _ = SPARE.try_with(|spare| spare.replace(Some(room)));
+        held
     }
 }
 
@@ -47,7 +52,7 @@ impl Deref for HeldBox {
     fn deref(&self) -> &Held {
         match self.0.as_deref() {
             Some(Some(held)) => held,
-            _ => unreachable!("only `into_inner` and `drop` take it"),
+            _ => unreachable!("only `take` and `drop` take it"),
         }
     }
 }
@@ -57,7 +62,7 @@ impl DerefMut for HeldBox {
     fn deref_mut(&mut self) -> &mut Held {
         match self.0.as_deref_mut() {
             Some(Some(held)) => held,
-            _ => unreachable!("only `into_inner` and `drop` take it"),
+            _ => unreachable!("only `take` and `drop` take it"),
         }
     }
 }

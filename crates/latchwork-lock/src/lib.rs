@@ -23,7 +23,7 @@
 //! stopped for any length of time and go on without noticing. What must not happen twice is
 //! therefore guarded by the fence, where it happens: see [`FenceGate`].
 //!
-//! The promises are numbered L1 to L21 (exclusion, expiry, only the holder, fences, fairness, …);
+//! The promises are numbered L1 to L22 (exclusion, expiry, only the holder, fences, fairness, …);
 //! the crate `latchwork-contract` tests them on any [`LockProvider`].
 
 pub mod blocking;
@@ -36,6 +36,7 @@ mod config;
 mod connect;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 mod coordination;
+mod deadlock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
 mod desk;
@@ -69,6 +70,7 @@ pub use capability::{Capabilities, Capability};
 pub use clock::{BootClock, Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
 pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};
 pub use connect::ConnectOptions;
+pub use deadlock::Scope;
 pub use error::{Error, ErrorKind, Result};
 pub use fence_gate::{FenceGate, StaleFence};
 pub use guard::Guard;

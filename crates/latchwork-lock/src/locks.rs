@@ -322,6 +322,12 @@ impl Locks {
         &*self.inner.provider
     }
 
+    /// Whether keys of these are keys of those. Two connections to one server are not the same:
+    /// nobody here knows that they are.
+    pub(crate) fn is_same_provider(&self, other: &Locks) -> bool {
+        Arc::ptr_eq(&self.inner.provider, &other.inner.provider)
+    }
+
     /// A caller's key as the provider sees it.
     #[inline]
     pub(crate) fn key(&self, name: &str) -> Result<Key> {

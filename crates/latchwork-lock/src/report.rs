@@ -25,6 +25,19 @@ impl Inspection {
         !self.holders.is_empty()
     }
 
+    /// The processes that both hold the key and wait for it, as `host:pid`. That is usual where the
+    /// tasks of a process take turns; and it is how a task looks that waits for its own guard.
+    pub fn held_and_waited_for_by(&self) -> Vec<&str> {
+        let mut both: Vec<&str> = Vec::new();
+        for holder in &self.holders {
+            let waits = self.waiters.iter().any(|waiter| waiter.process == holder.process);
+            if waits && !both.contains(&&*holder.process) {
+                both.push(&holder.process);
+            }
+        }
+        both
+    }
+
     /// Estimates how long each waiter may have to wait yet; for providers. `now` is the backend's
     /// wall clock.
     ///

@@ -26,6 +26,7 @@ pub struct LockRequest<'a, K, F = Async> {
     pub(crate) keys: K,
     pub(crate) config: LockConfig,
     told: bool,
+    is_try: bool,
     mode: Mode,
     pub(crate) on_loss: OnLoss,
     pub(crate) renewal: Option<Renewal>,
@@ -82,6 +83,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
             keys,
             config: locks.defaults().clone(),
             told: false,
+            is_try: false,
             mode: Mode::Exclusive,
             on_loss: OnLoss::Cancel,
             renewal: None,
@@ -175,6 +177,12 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         if self.told { self } else { self.wait_forever() }
     }
 
+    /// Not getting it is an answer like any other.
+    pub(crate) fn as_try(mut self) -> Self {
+        self.is_try = true;
+        self
+    }
+
     fn labels(&mut self) -> &mut Labels {
         self.labels.get_or_insert_default()
     }
@@ -217,6 +225,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     pub(crate) fn blank_question(&mut self) -> Result<HeldBox> {
         self.check()?;
         let mut held = Held::blank(self.locks);
+        held.is_try = self.is_try;
         let request = &mut held.request;
         request.mode = self.mode;
         request.ttl = self.config.ttl;
@@ -253,7 +262,8 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     ///
     /// # Errors
     /// [`LockAcquisition`](crate::ErrorKind::LockAcquisition) when somebody else has it and the
-    /// wait is over, [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not
+    /// wait is over, [`LockDeadlock`](crate::ErrorKind::LockDeadlock) inside of a closure form that
+    /// would wait for itself (L22), [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not
     /// answer in that time, and errors about the arguments.
     #[expect(clippy::manual_async_fn, reason = "an async fn would move the request once more")]
     pub fn acquire(mut self) -> impl Future<Output = Result<Guard>> + use<'a, S> {
@@ -268,7 +278,7 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     ///
     /// Cancel safe, and with the same errors as [`acquire`](Self::acquire) but for that one.
     pub async fn try_acquire(self) -> Result<Option<Guard>> {
-        self.acquire().await.map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
+        self.as_try().acquire().await.map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
     }
 
     /// Asks for the lock under any of the four strategies (L15).
@@ -290,7 +300,10 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     /// the lease is lost meanwhile, the closure's future is dropped at its next await and the
     /// answer is [`LockLost`](crate::ErrorKind::LockLost) (or
     /// [`LockExpired`](crate::ErrorKind::LockExpired)), unless
-    /// [`on_loss(OnLoss::Finish)`](Self::on_loss) was asked for.
+    /// [`on_loss(OnLoss::Finish)`](Self::on_loss) was asked for. A request inside that would wait
+    /// for this very lock, or for work that waits for this one, fails with
+    /// [`LockDeadlock`](crate::ErrorKind::LockDeadlock) where that is certain (L22): see
+    /// [`Scope`](crate::Scope).
     ///
     /// Cancel safe: dropped midway, the closure's future is dropped and the lease released.
     ///
@@ -303,13 +316,17 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
         self.needs_guard()?;
         let held = self.question()?.ask().await??;
         let (guard, held) = Guard::shared(held, self.renewal)?;
-        let work = std::pin::pin!(work(held.clone()));
         let out = match self.on_loss {
-            OnLoss::Finish => work.await,
-            OnLoss::Cancel => match select(work, std::pin::pin!(held.lost())).await {
-                Either::Left((out, _)) => out,
-                Either::Right(_) => return Err(held.gone(held.locks.clock().now())),
-            },
+            OnLoss::Finish => work(held.clone()).await,
+            OnLoss::Cancel => {
+                let scope = held.scope();
+                let work = scope.call(|| work(held.clone()));
+                let work = std::pin::pin!(scope.run(work));
+                match select(work, std::pin::pin!(held.lost())).await {
+                    Either::Left((out, _)) => out,
+                    Either::Right(_) => return Err(held.gone(held.locks.clock().now())),
+                }
+            }
         };
         match guard.release().await {
             Err(error) if error.is_loss() && self.on_loss == OnLoss::Cancel => Err(error),

@@ -1,4 +1,4 @@
-//! The promises L1 to L21 over the providers of this crate: every case is a test of its own.
+//! The promises L1 to L22 over the providers of this crate: every case is a test of its own.
 #![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
 use std::sync::Arc;

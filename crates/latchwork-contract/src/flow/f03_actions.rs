@@ -1,5 +1,8 @@
 //! F3 Actions are first in, first out; a pause keeps the lock, a stop releases it.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use latchwork_flow::{
     ActionResult, Configuration, EntityKey, Execution, MergeDelta, Pause, StateMachine,
 };
@@ -19,7 +22,38 @@ cases![
     f03_the_four_strategies,
     f03_a_provider_chooses_under_the_lock,
     f03_a_context_remembers_what_ran,
+    f03_an_action_that_waits_for_its_own_lock_is_told,
 ];
+
+/// L22, for the lock of a transition.
+async fn f03_an_action_that_waits_for_its_own_lock_is_told(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    for machine in [stage.stored(), stage.plain()] {
+        let (locks, told) = (stage.locks.clone(), Arc::new(Mutex::new(Vec::new())));
+        let codes = told.clone();
+        let machine = machine
+            .action_fn("nested", move |_| {
+                let (locks, codes) = (locks.clone(), codes.clone());
+                async move {
+                    tokio::task::yield_now().await;
+                    let same = locks.lock(super::stage::KEY).wait_forever().acquire().await;
+                    let other = locks.lock("another").wait_forever().acquire().await;
+                    let mut codes = codes.lock().expect("no panic");
+                    codes.extend(
+                        [same, other].map(|answer| answer.map_err(|error| error.code()).err()),
+                    );
+                    Ok(ActionResult::proceed())
+                }
+            })
+            .build()
+            .expect("a machine");
+        let mut worker = machine.transition(draft(), publish());
+        let done = tokio::time::timeout(Duration::from_secs(30), worker.execute()).await;
+        let done = done.expect("at once");
+        assert!(done.expect("no error").is_completed());
+        assert_eq!(*told.lock().expect("no panic"), [Some("lock_deadlock"), None]);
+    }
+}
 
 async fn f03_actions_run_in_order(f: Fixture) {
     let stage = Stage::new(&f).await;

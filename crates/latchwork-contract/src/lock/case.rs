@@ -10,7 +10,7 @@ use super::Fixture;
 pub struct Case {
     /// Its name, which begins with the promise: `l01_exclusive_excludes_exclusive`.
     pub name: &'static str,
-    /// The number of the promise, 1 to 21.
+    /// The number of the promise, 1 to 22.
     pub promise: u8,
     /// What a provider must have declared for it to run.
     pub needs: &'static [Capability],
@@ -50,9 +50,9 @@ impl Case {
         run: fn(Fixture) -> LocalBoxFuture<'static, ()>,
     ) -> Self {
         let text = name.as_bytes();
-        assert!(text[0] == b'l' && text[3] == b'_', "a case's name begins with l01_ to l21_");
+        assert!(text[0] == b'l' && text[3] == b'_', "a case's name begins with l01_ to l22_");
         let promise = (text[1] - b'0') * 10 + (text[2] - b'0');
-        assert!(promise >= 1 && promise <= 21, "there are promises 1 to 21");
+        assert!(promise >= 1 && promise <= 22, "there are promises 1 to 22");
         Case { name, promise, needs, real_time: false, run }
     }
 

@@ -4,7 +4,7 @@ use super::{
     Case, blocking, dropped, l01_exclusion, l02_expiry, l03_tokens, l04_fences, l05_waiting,
     l06_writers, l07_same_owner, l08_refresh, l09_loss, l10_renewal, l11_reports, l12_break,
     l13_hand_over, l14_closure, l15_strategies, l16_bounded, l17_outage, l18_keys, l19_waited,
-    l20_fence_gate, l21_drop, lock_all, payments, random_run,
+    l20_fence_gate, l21_drop, l22_deadlock, lock_all, payments, random_run,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -31,6 +31,7 @@ pub fn cases() -> Vec<Case> {
         l19_waited::CASES,
         l20_fence_gate::CASES,
         l21_drop::CASES,
+        l22_deadlock::CASES,
         lock_all::CASES,
         blocking::CASES,
         dropped::CASES,

@@ -11,6 +11,7 @@ use super::{Case, Fixture, Operation};
 pub(super) const CASES: &[Case] = &[
     case!(l08_above_the_threshold_no_call_is_made, [Renew]),
     case!(l08_below_the_threshold_a_call_is_made, [Renew]),
+    case!(l08_another_ttl_always_asks, [Renew]),
     case!(l08_above_the_threshold_a_break_goes_unseen, [Renew, Break]),
     case!(l08_a_refresh_starts_the_ttl_anew, [Renew, Exclusion, Expiry]),
     case!(l08_a_longer_ttl_counts, [Renew, Exclusion, Expiry]),
@@ -40,6 +41,28 @@ async fn l08_below_the_threshold_a_call_is_made(f: Fixture) {
     let all = Refresh { ttl: None, threshold: Some(ttl * 2) };
     guard.refresh_with(all).await.expect("held");
     assert_eq!(faults.calls(Operation::Renew), 2, "less than the threshold was left");
+}
+
+async fn l08_another_ttl_always_asks(f: Fixture) {
+    let (locks, faults) = f.open_flaky().await;
+    let seconds = Duration::from_secs;
+    let guard = locks.lock(f.key("a")).ttl(seconds(60)).acquire().await.expect("a free key");
+    let mut asked = 0;
+    // Longer and shorter, above any threshold: nearly all of the ttl is left.
+    for (ttl, threshold) in [(100, None), (90, None), (120, Some(seconds(1))), (60, None)] {
+        let ttl = seconds(ttl);
+        let refresh = Refresh { ttl: Some(ttl), threshold };
+        guard.refresh_with(refresh).await.expect("held");
+        asked += 1;
+        assert_eq!(faults.calls(Operation::Renew), asked, "{refresh:?}");
+        assert_eq!(guard.ttl(), ttl);
+        let left = guard.remaining();
+        assert!(left <= ttl && left > ttl - seconds(10), "{left:?} of {ttl:?}");
+        // The same once more is what the threshold is for.
+        guard.refresh_with(refresh).await.expect("held");
+        guard.refresh().await.expect("held");
+        assert_eq!(faults.calls(Operation::Renew), asked, "{refresh:?} again");
+    }
 }
 
 async fn l08_above_the_threshold_a_break_goes_unseen(f: Fixture) {
@@ -73,7 +96,7 @@ async fn l08_a_longer_ttl_counts(f: Fixture) {
     let key = f.key("a");
     let guard = ours.lock(&key).ttl(f.ttl() * 3).acquire().await.expect("a free key");
     let longer = Refresh { ttl: Some(Duration::from_secs(30)), threshold: None };
-    guard.refresh_with(longer).await.expect("less than half of the new ttl was left");
+    guard.refresh_with(longer).await.expect("held");
     assert_eq!(guard.ttl(), Duration::from_secs(30));
     assert!(guard.remaining() > f.ttl() * 3);
     f.pass(f.ttl() * 3 + f.capabilities().granularity()).await;

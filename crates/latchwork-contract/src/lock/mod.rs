@@ -1,4 +1,4 @@
-//! L1 to L21 over any [`LockProvider`](latchwork_lock::LockProvider).
+//! L1 to L22 over any [`LockProvider`](latchwork_lock::LockProvider).
 
 mod bench;
 mod case;
@@ -37,6 +37,7 @@ mod l18_keys;
 mod l19_waited;
 mod l20_fence_gate;
 mod l21_drop;
+mod l22_deadlock;
 mod lock_all;
 mod payments;
 mod random_run;

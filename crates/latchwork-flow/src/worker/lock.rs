@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_lock::{Capability, Fence, Key, LockRequest, LockStrategy, OneKey, Refresh};
+use latchwork_lock::{Capability, Fence, Key, LockRequest, LockStrategy, OneKey, Refresh, Scope};
 
 use super::{Phase, StateWorker, tell};
 use crate::error::panic_text;
@@ -59,6 +59,12 @@ impl<S: State> StateWorker<S> {
                 Err(error.into())
             }
         }
+    }
+
+    /// What gates and actions are run in: a request of theirs for the transition's own key fails at
+    /// once, since it would wait for itself (L22).
+    pub(super) fn scope(&mut self) -> Option<Scope> {
+        self.guard.as_mut().map(|guard| guard.share().scope())
     }
 
     /// Before each step but the first: a lease that ran out must not be worked under.
@@ -263,6 +269,16 @@ impl<S: State> Locking<S> {
             Some(max_hold) => request.auto_renew(max_hold),
             None => request,
         }
+    }
+}
+
+/// Does work in the scope of a transition's lock, where it has one.
+///
+/// Cancel safe if the work is.
+pub(super) async fn within<T>(scope: Option<&Scope>, work: impl Future<Output = T>) -> T {
+    match scope {
+        Some(scope) => scope.run(work).await,
+        None => work.await,
     }
 }
 

@@ -13,6 +13,7 @@ use futures::future::BoxFuture;
 use latchwork_lock::Fence;
 use serde_json::json;
 
+use super::lock::within;
 use super::{Phase, StateWorker, Steps, tell};
 use crate::action::Answer;
 use crate::context::Plan;
@@ -107,10 +108,18 @@ impl<S: State> StateWorker<S> {
         let before = action.map(|name| &**name);
         let asking = EventKind::GateEvaluating { gate: &gate.name, action: before };
         tell(&self.machine, &self.context, &mut self.events, asking);
+        let scope = self.scope();
         let at = GateContext { state: &self.context.state, delta: &self.context.delta };
-        let answer = match catch_unwind(AssertUnwindSafe(|| gate.evaluate_now(at))) {
+        let now = || match &scope {
+            Some(scope) => scope.call(|| gate.evaluate_now(at)),
+            None => gate.evaluate_now(at),
+        };
+        let answer = match catch_unwind(AssertUnwindSafe(now)) {
             Ok(Some(answer)) => Ok(answer),
-            Ok(None) => AssertUnwindSafe(async { gate.evaluate(at).await }).catch_unwind().await,
+            Ok(None) => {
+                let evaluating = within(scope.as_ref(), async { gate.evaluate(at).await });
+                AssertUnwindSafe(evaluating).catch_unwind().await
+            }
             Err(panic) => Err(panic),
         };
         let (reason, panicked, source) = match answer {
@@ -154,6 +163,7 @@ impl<S: State> StateWorker<S> {
         {
             return done;
         }
+        let scope = self.scope();
         // Borrowed and not counted: whatever is counted costs, and this is done for each action.
         let Some(steps) = &self.steps else { return Ok(()) };
         let action = &steps.of(&self.machine).actions[index - first];
@@ -162,10 +172,11 @@ impl<S: State> StateWorker<S> {
         let fence = self.guard.as_ref().map(|guard| guard.fence());
         let started_at = self.machine.now().max(self.context.updated_at);
         // The outer error says that the context is not ours any more.
-        let result = match action.start(&self.context, index, fence).await {
+        let scope = scope.as_ref();
+        let result = match within(scope, action.start(&self.context, index, fence)).await {
             Started::Done(result) => Ok(result),
-            Started::Waits(work) if self.run.is_none() => Ok(work.await),
-            Started::Waits(work) => self.beside_heartbeat(work).await,
+            Started::Waits(work) if self.run.is_none() => Ok(within(scope, work).await),
+            Started::Waits(work) => self.beside_heartbeat(within(scope, work)).await,
         };
         let result = match result {
             Ok(Ok(result)) => result,
