@@ -9,7 +9,7 @@ use super::Fixture;
 pub struct Case {
     /// Its name, which begins with the promise: `f08_of_two_claimers_one_wins`.
     pub name: &'static str,
-    /// The number of the promise, 1 to 12.
+    /// The number of the promise, 1 to 14.
     pub promise: u8,
     /// The test; it panics when the promise is broken.
     pub run: fn(Fixture) -> LocalBoxFuture<'static, ()>,
@@ -19,9 +19,9 @@ impl Case {
     /// A case whose promise is the number in its name.
     pub const fn new(name: &'static str, run: fn(Fixture) -> LocalBoxFuture<'static, ()>) -> Self {
         let text = name.as_bytes();
-        assert!(text[0] == b'f' && text[3] == b'_', "a case's name begins with f01_ to f12_");
+        assert!(text[0] == b'f' && text[3] == b'_', "a case's name begins with f01_ to f14_");
         let promise = (text[1] - b'0') * 10 + (text[2] - b'0');
-        assert!(promise >= 1 && promise <= 12, "there are promises 1 to 12");
+        assert!(promise >= 1 && promise <= 14, "there are promises 1 to 14");
         Case { name, promise, run }
     }
 }

@@ -1,4 +1,4 @@
-//! F1 to F12 over any [`ContextStore`](latchwork_flow::ContextStore).
+//! F1 to F14 over any [`ContextStore`](latchwork_flow::ContextStore).
 //!
 //! ```no_run
 //! use latchwork_contract::flow::{Bench, main, suite};
@@ -38,6 +38,10 @@ mod f09_keys;
 mod f10_events;
 mod f11_tables;
 mod f12_forecast;
+mod f13_entities;
+mod f14_stale_state;
+
+mod entities;
 
 pub use bench::Bench;
 pub use case::Case;
