@@ -69,7 +69,11 @@ async fn resume(
     };
     let done = machine.resume_or_reacquire(id, look).await?;
     let acted = done.action_executions().len();
-    Ok(format!("{}, after {acted} actions: {}", done.status(), status(done.state())))
+    Ok(format!(
+        "{}, after {acted} actions: {}",
+        done.status(),
+        done.state().map(status).unwrap_or_default()
+    ))
 }
 
 async fn paused(machine: &StateMachine<JsonState>, articles: &Articles) -> Result<TransitionId> {

@@ -81,7 +81,10 @@ pub struct ActionContext<S: State> {
 impl<S: State> ActionContext<S> {
     /// The state as the action before has left it.
     pub fn state(&self) -> &S {
-        &self.transition.state
+        match &self.transition.state {
+            Some(state) => state,
+            None => unreachable!("no action runs before the state is loaded"),
+        }
     }
 
     /// The change that is wanted.

@@ -5,15 +5,17 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_lock::{Clock, LockConfig, Locks, SystemClock};
+use latchwork_lock::{Clock, Key, LockConfig, LockStrategy, Locks, SystemClock};
 
 use crate::configuration::{DynConfigurationProvider, Script};
 use crate::context::MachineLabel;
+use crate::entity::{Entities, Load, Rebase, Save};
+use crate::lock_key::EntityKeyFn;
 use crate::machine::{Locking, Machine};
 use crate::{
     Action, ActionContext, ActionResult, AnyAction, AnyGate, BoxError, ConfigurationProvider,
-    ContextStore, Contexts, Error, Gate, GateResult, LockKeyProvider, Observer, Result, State,
-    StateMachine,
+    ContextStore, Contexts, Error, Gate, GateResult, Loaded, LockKeyProvider, Observer, Result,
+    SaveRequest, State, StateMachine,
 };
 
 /// A [`StateMachine`] under construction; made by [`StateMachine::builder`].
@@ -25,7 +27,10 @@ pub struct StateMachineBuilder<S: State> {
     actions: Vec<AnyAction<S>>,
     provider: Option<Box<dyn DynConfigurationProvider<S>>>,
     locks: Option<(Locks, Box<dyn LockKeyProvider<S>>)>,
-    lock_config: LockConfig,
+    lock_config: Option<LockConfig>,
+    load: Option<Load<S>>,
+    save: Option<Save<S>>,
+    rebase: Option<Rebase<S>>,
     renew: Option<Duration>,
     store: Option<Contexts>,
     run_ttl: Duration,
@@ -45,7 +50,10 @@ impl<S: State> StateMachineBuilder<S> {
             actions: Vec::new(),
             provider: None,
             locks: None,
-            lock_config: LockConfig::default(),
+            lock_config: None,
+            load: None,
+            save: None,
+            rebase: None,
             renew: None,
             store: None,
             run_ttl: RUN_TTL,
@@ -107,9 +115,76 @@ impl<S: State> StateMachineBuilder<S> {
         self
     }
 
-    /// How the lock is asked for: strategy, ttl, how long to wait.
+    /// Moves only under a lock, whose key a closure makes of state and delta.
+    pub fn lock_key_fn(
+        self,
+        locks: &Locks,
+        key: impl Fn(&S, &S::Delta) -> Result<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.locks(locks, key)
+    }
+
+    /// Moves only under a lock, whose key a closure makes of the entity's id and the delta: for
+    /// [`transition_of`](StateMachine::transition_of), whose state is loaded under that lock.
+    pub fn entity_key_fn(
+        self,
+        locks: &Locks,
+        key: impl Fn(&str, &S::Delta) -> Result<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.locks(locks, EntityKeyFn(key))
+    }
+
+    /// Loads an entity, for [`transition_of`](StateMachine::transition_of): under its lock, before
+    /// configuration and gates, and again whenever the lock was not held without a break. None: there
+    /// is no such entity.
+    ///
+    /// It needs [locks](Self::locks) whose keys are made of id and delta alone:
+    /// [`EntityKey`](crate::EntityKey), or an [`entity_key_fn`](Self::entity_key_fn).
+    pub fn load<F, Fut>(mut self, load: F) -> Self
+    where
+        F: Fn(String) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Option<Loaded<S>>, BoxError>> + Send + 'static,
+    {
+        self.load = Some(Box::new(move |entity| Box::pin(load(entity))));
+        self
+    }
+
+    /// Saves an entity when all actions of its transition are through, before the transition counts
+    /// as completed.
+    ///
+    /// The [request](SaveRequest) has the fence of the lock and the version that was loaded: check
+    /// both in the transaction that writes. It may be asked to save the same transition again when the
+    /// process ended right after it; the loader can tell by
+    /// [`last_transition`](Loaded::last_transition). A [`StaleFence`](latchwork_lock::StaleFence) and
+    /// an [`EntityChanged`](crate::EntityChanged) are understood; after any other error a stored
+    /// transition is tried again, and one without a store has failed.
+    pub fn save<F, Fut>(mut self, save: F) -> Self
+    where
+        F: Fn(SaveRequest<S>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), BoxError>> + Send + 'static,
+    {
+        self.save = Some(Box::new(move |request| Box::pin(save(request))));
+        self
+    }
+
+    /// Makes a state to go on with of ours, on which the transition has worked already, and of the
+    /// one that was loaded after a break of the lock and that others have changed. The gates have
+    /// allowed the loaded one by then. Without it such a transition does not go on.
+    ///
+    /// # Errors
+    /// Of the closure: anything; the transition fails then.
+    pub fn rebase(
+        mut self,
+        rebase: impl Fn(&S, &S) -> Result<S, BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.rebase = Some(Box::new(rebase));
+        self
+    }
+
+    /// How the lock is asked for: strategy, ttl, how long to wait. Without it, as the
+    /// [defaults of the locks](Locks::with_defaults) say.
     pub fn lock_config(mut self, config: LockConfig) -> Self {
-        self.lock_config = config;
+        self.lock_config = Some(config);
         self
     }
 
@@ -149,7 +224,8 @@ impl<S: State> StateMachineBuilder<S> {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an empty name, two gates or two
-    /// actions of one name, version zero, or a run-lease of less than ten milliseconds.
+    /// actions of one name, version zero, a run-lease of less than ten milliseconds, an illegal ttl,
+    /// settings of a lock without locks, and a loader whose entities could not be locked.
     pub fn build(self) -> Result<StateMachine<S>> {
         if self.name.is_empty() || self.name.chars().any(char::is_control) {
             return Err(Error::invalid_argument(
@@ -177,13 +253,34 @@ impl<S: State> StateMachineBuilder<S> {
                 return Err(twice("action", &action.name));
             }
         }
-        let lock_config = self.lock_config;
+        if self.locks.is_none() && (self.lock_config.is_some() || self.renew.is_some()) {
+            return Err(Error::invalid_argument(
+                "locks",
+                "there are settings of a lock and no locks: call `locks`",
+            ));
+        }
         let locking = self.locks.map(|(locks, keys)| Locking {
+            config: self.lock_config.unwrap_or_else(|| locks.defaults().clone()),
             locks,
             keys,
-            config: lock_config,
             renew: self.renew,
         });
+        if let Some(locking) = &locking {
+            locking.config.check()?;
+        }
+        let entities = match self.load {
+            Some(load) => Some(Entities { load, save: self.save, rebase: self.rebase }),
+            None if self.save.is_some() || self.rebase.is_some() => {
+                return Err(Error::invalid_argument(
+                    "loader",
+                    "there is a `save` or a `rebase`, and no `load`",
+                ));
+            }
+            None => None,
+        };
+        if entities.is_some() {
+            check_entity_locks(locking.as_ref())?;
+        }
         let clock = self.clock.unwrap_or_else(|| match &locking {
             Some(locking) => locking.locks.clock().clone(),
             None => SystemClock::shared(),
@@ -199,6 +296,7 @@ impl<S: State> StateMachineBuilder<S> {
             all: Arc::new(all),
             provider: self.provider,
             locking,
+            entities,
             store: self.store,
             run_ttl: self.run_ttl,
             observers: self.observers,
@@ -206,6 +304,22 @@ impl<S: State> StateMachineBuilder<S> {
         };
         Ok(StateMachine::new(machine))
     }
+}
+
+/// Refuses locks under which an entity cannot be loaded.
+fn check_entity_locks<S: State>(locking: Option<&Locking<S>>) -> Result<()> {
+    let wrong = match locking {
+        None => "an entity is loaded under its lock, and there are no locks: call `locks`",
+        Some(locking) if locking.config.strategy == LockStrategy::None => {
+            "an entity is loaded under its lock, and the strategy is to take none"
+        }
+        Some(locking) if !locking.keys.has_entity_keys() => {
+            "the keys of the locks need a state, which is loaded under the lock: \
+             use EntityKey, or `entity_key_fn`"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(Error::invalid_argument("loader", wrong))
 }
 
 fn check_name(what: &'static str, name: &str) -> Result<()> {

@@ -1,16 +1,18 @@
 //! All that is known of one transition.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Lease, LockState};
+use latchwork_lock::{Fence, Lease, LockState};
 use serde_json::Value;
 
+use crate::entity::Entity;
 use crate::machine::Machine;
 use crate::{
-    ActionExecution, ActionResult, ActionSkip, AnyAction, Execution, Failure, GateEvaluation,
-    Pause, Paused, State, Status, TransitionId, Woken,
+    ActionExecution, ActionResult, ActionSkip, AnyAction, Error, Execution, Failure,
+    GateEvaluation, Pause, Paused, Result, State, Status, TransitionId, Woken,
 };
 
 /// All that is known of one transition: where it stands, what was done, what is left to do.
@@ -25,7 +27,8 @@ pub struct TransitionContext<S: State> {
     pub(crate) revision: u64,
     /// How many events there were: the next one's sequence.
     pub(crate) events: u64,
-    pub(crate) state: S,
+    /// None until it is loaded, where the transition names its entity.
+    pub(crate) state: Option<S>,
     pub(crate) delta: S::Delta,
     pub(crate) status: Status,
     pub(crate) metadata: Option<Value>,
@@ -42,7 +45,13 @@ pub struct TransitionContext<S: State> {
     /// The key that was locked first: a state on its way may say another.
     pub(crate) lock_key: Option<latchwork_lock::Key>,
     pub(crate) lease: Option<Box<Lease>>,
+    /// The fence of the last grant that it ran under: who takes the lock again learns by it whether
+    /// anybody else had it in between.
+    pub(crate) fence: Option<Fence>,
+    /// What is loaded and saved, where the transition names its entity.
+    pub(crate) entity: Option<Box<Entity>>,
     pub(crate) skipped_by_lock: bool,
+    pub(crate) lock_lost: bool,
     pub(crate) created_at: DateTime<Utc>,
     pub(crate) updated_at: DateTime<Utc>,
 }
@@ -103,7 +112,8 @@ impl<S: State> TransitionContext<S> {
     #[inline]
     pub(crate) fn new(
         machine: &Machine<S>,
-        state: S,
+        state: Option<S>,
+        entity: Option<Box<Entity>>,
         delta: S::Delta,
         now: DateTime<Utc>,
     ) -> Arc<Self> {
@@ -127,7 +137,10 @@ impl<S: State> TransitionContext<S> {
             woken: None,
             lock_key: None,
             lease: None,
+            fence: None,
+            entity,
             skipped_by_lock: false,
+            lock_lost: false,
             created_at: now,
             updated_at: now,
         })
@@ -147,7 +160,7 @@ impl<S: State> TransitionContext<S> {
         let index = self.next;
         self.updated_at = ended_at;
         self.next = index + 1;
-        if let Some(state) = state {
+        if state.is_some() {
             self.state = state;
         }
         let metadata = metadata.map(|metadata| *metadata);
@@ -184,9 +197,23 @@ impl<S: State> TransitionContext<S> {
         self.revision
     }
 
-    /// The state as the last action left it.
-    pub fn state(&self) -> &S {
-        &self.state
+    /// The state as the last action left it; none while the state of a
+    /// [`transition_of`](crate::StateMachine::transition_of) has not been loaded.
+    pub fn state(&self) -> Option<&S> {
+        self.state.as_ref()
+    }
+
+    /// The state of a transition that must have one by now.
+    pub(crate) fn need_state(&self) -> Result<&S> {
+        self.state.as_ref().ok_or_else(|| Error::corrupt_context("it has no state"))
+    }
+
+    /// The id of the entity, where the transition names it or the state does.
+    pub fn entity(&self) -> Option<Cow<'_, str>> {
+        match &self.entity {
+            Some(entity) => Some(Cow::Borrowed(&entity.id)),
+            None => self.state.as_ref()?.id(),
+        }
     }
 
     /// The change that is wanted.
@@ -227,6 +254,13 @@ impl<S: State> TransitionContext<S> {
     /// Whether nothing was done because somebody else had the lock.
     pub fn was_skipped_due_to_lock(&self) -> bool {
         self.skipped_by_lock
+    }
+
+    /// Whether its lock ended before its last action did: somebody else may have been at the entity
+    /// meanwhile. With a fenced [`save`](crate::StateMachineBuilder::save) such a transition does not
+    /// complete.
+    pub fn was_lock_lost(&self) -> bool {
+        self.lock_lost
     }
 
     /// What the action said that paused or stopped it, or why it was stopped otherwise.
@@ -323,7 +357,10 @@ impl<S: State> Clone for TransitionContext<S> {
             woken: self.woken.clone(),
             lock_key: self.lock_key.clone(),
             lease: self.lease.clone(),
+            fence: self.fence,
+            entity: self.entity.clone(),
             skipped_by_lock: self.skipped_by_lock,
+            lock_lost: self.lock_lost,
             created_at: self.created_at,
             updated_at: self.updated_at,
         }

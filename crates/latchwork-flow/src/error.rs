@@ -148,6 +148,65 @@ pub enum ErrorKind {
         #[source]
         source: Option<BoxError>,
     },
+    /// The entity of a transition is not there.
+    #[error("there is no entity {entity:?}: its loader found nothing")]
+    #[non_exhaustive]
+    EntityNotFound {
+        /// Its id.
+        entity: String,
+    },
+    /// The entity could not be loaded.
+    #[error("the entity {entity:?} could not be loaded: {reason}")]
+    #[non_exhaustive]
+    LoadFailed {
+        /// Its id.
+        entity: String,
+        /// What the loader said.
+        reason: String,
+        /// Whether it panicked.
+        panicked: bool,
+        /// Its error.
+        #[source]
+        source: Option<BoxError>,
+    },
+    /// The entity could not be saved. Whether it was is not known.
+    #[error("the entity {entity:?} could not be saved: {reason}")]
+    #[non_exhaustive]
+    SaveFailed {
+        /// Its id.
+        entity: String,
+        /// What was said.
+        reason: String,
+        /// Whether it panicked.
+        panicked: bool,
+        /// The error.
+        #[source]
+        source: Option<BoxError>,
+    },
+    /// The entity was changed by somebody who did not hold its lock.
+    #[error(
+        "the entity {entity:?} was changed meanwhile without its lock; \
+         run the transition again to load it anew"
+    )]
+    #[non_exhaustive]
+    EntityChanged {
+        /// Its id.
+        entity: String,
+    },
+    /// The lock was not held without a break, so that the state may be stale. The code is
+    /// `lock_lost`.
+    #[error(
+        "the transition {id} cannot go on from its state, which may be stale: {reason}; \
+         name the entity (`transition_of`, with `load` and `rebase`), or go on with \
+         `resume_or_reacquire` or `FlowRunner::reload`"
+    )]
+    #[non_exhaustive]
+    StaleState {
+        /// The transition.
+        id: TransitionId,
+        /// Why it may be stale.
+        reason: String,
+    },
     /// The stored context belongs to another machine.
     #[error("the context belongs to the machine {found:?}, and this is {expected:?}")]
     #[non_exhaustive]
@@ -298,7 +357,7 @@ impl Error {
     /// Every code of this layer, with what it means and whether trying again may help. The
     /// documentation's table is made of it. Besides them, [`code`](Self::code) gives those of
     /// [`latchwork_lock::Error`].
-    pub const CODES: [(&'static str, &'static str, bool); 19] = [
+    pub const CODES: [(&'static str, &'static str, bool); 23] = [
         ("illegal_transition", "the transition table does not allow this move", false),
         ("invalid_table", "a transition table does not hold together", false),
         ("invalid_state", "the state has the wrong shape", false),
@@ -308,6 +367,10 @@ impl Error {
         ("gate_failed", "a gate failed or panicked", false),
         ("action_failed", "an action failed or panicked", false),
         ("provider_failed", "a configuration or key provider failed or panicked", false),
+        ("entity_not_found", "the entity of a transition is not there", false),
+        ("load_failed", "the entity could not be loaded", true),
+        ("save_failed", "the entity could not be saved", true),
+        ("entity_changed", "the entity was changed by somebody who did not hold its lock", true),
         ("foreign_context", "the context belongs to another machine", false),
         ("newer_context", "the context was written by a newer program", false),
         ("corrupt_context", "the stored context cannot be read", false),
@@ -345,6 +408,11 @@ impl Error {
             ErrorKind::GateFailed { .. } => "gate_failed",
             ErrorKind::ActionFailed { .. } => "action_failed",
             ErrorKind::ProviderFailed { .. } => "provider_failed",
+            ErrorKind::EntityNotFound { .. } => "entity_not_found",
+            ErrorKind::LoadFailed { .. } => "load_failed",
+            ErrorKind::SaveFailed { .. } => "save_failed",
+            ErrorKind::EntityChanged { .. } => "entity_changed",
+            ErrorKind::StaleState { .. } => "lock_lost",
             ErrorKind::ForeignContext { .. } => "foreign_context",
             ErrorKind::NewerContext { .. } => "newer_context",
             ErrorKind::CorruptContext { .. } => "corrupt_context",
@@ -365,7 +433,11 @@ impl Error {
     pub fn is_temporary(&self) -> bool {
         match self.kind() {
             ErrorKind::Lock(error) => error.is_temporary(),
-            ErrorKind::ContextBusy { .. } | ErrorKind::StoreUnavailable { .. } => true,
+            ErrorKind::ContextBusy { .. }
+            | ErrorKind::StoreUnavailable { .. }
+            | ErrorKind::LoadFailed { .. }
+            | ErrorKind::SaveFailed { .. }
+            | ErrorKind::EntityChanged { .. } => true,
             _ => false,
         }
     }
@@ -380,7 +452,8 @@ impl Error {
 
     /// Whether the lock was lost or ran out: what `resume_or_reacquire` can repair.
     pub fn is_lock_loss(&self) -> bool {
-        self.lock_error().is_some_and(latchwork_lock::Error::is_loss)
+        matches!(self.kind(), ErrorKind::StaleState { .. })
+            || self.lock_error().is_some_and(latchwork_lock::Error::is_loss)
     }
 
     /// Whether somebody else has the lock.

@@ -32,7 +32,7 @@
 //!
 //! contexts.signal(paused.id(), "approved", json!({"by": "ana"})).await?;
 //! let done = publish.resume(paused.id()).await?.execute().await?;
-//! assert_eq!(done.state().get("status"), Some(&json!("published")));
+//! assert_eq!(done.state().and_then(|order| order.get("status")), Some(&json!("published")));
 //! # Ok(()) }
 //! ```
 //!
@@ -40,13 +40,14 @@
 //! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
 //! elsewhere happens at least once, and whoever it calls can recognise it.
 //!
-//! The promises are numbered F1 to F12; the crate `latchwork-contract` (feature `flow`) tests them
+//! The promises are numbered F1 to F14; the crate `latchwork-contract` (feature `flow`) tests them
 //! over any [`ContextStore`].
 
 mod action;
 mod builder;
 mod configuration;
 mod context;
+mod entity;
 mod error;
 mod event;
 mod forecast;
@@ -74,6 +75,7 @@ pub use action::{
 pub use builder::StateMachineBuilder;
 pub use configuration::{Configuration, ConfigurationProvider};
 pub use context::TransitionContext;
+pub use entity::{EntityChanged, Loaded, SaveRequest};
 pub use error::{BoxError, Error, ErrorKind, Result};
 pub use event::{Event, EventKind, EventRecord};
 pub use forecast::{ActionForecast, Forecast, GateForecast};

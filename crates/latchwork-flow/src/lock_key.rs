@@ -12,16 +12,9 @@ use crate::{Error, ErrorKind, Result, State};
 
 /// Says what to lock for a transition.
 ///
-/// [`EntityKey`], [`TransitionKey`] and [`SnapshotKey`] are ready; any closure of the right shape is
-/// one too:
-///
-/// ```
-/// use latchwork_flow::{JsonState, LockKeyProvider, State};
-/// use latchwork_lock::Key;
-///
-/// fn takes(_: impl LockKeyProvider<JsonState>) {}
-/// takes(|state: &JsonState, _: &_| Key::new(&format!("shop:{:?}", state.id())));
-/// ```
+/// [`EntityKey`], [`TransitionKey`] and [`SnapshotKey`] are ready; closures are given to
+/// [`StateMachineBuilder::lock_key_fn`](crate::StateMachineBuilder::lock_key_fn) and
+/// [`entity_key_fn`](crate::StateMachineBuilder::entity_key_fn).
 pub trait LockKeyProvider<S: State>: Send + Sync + 'static {
     /// The key of what must not be moved by two at once.
     ///
@@ -29,15 +22,49 @@ pub trait LockKeyProvider<S: State>: Send + Sync + 'static {
     /// When the state has no legal key. Never answer a made-up one: two states without an id are not
     /// the same entity.
     fn lock_key(&self, state: &S, delta: &S::Delta) -> Result<Key>;
+
+    /// The same key before the state is known, of the entity's id and the delta alone: what
+    /// [`transition_of`](crate::StateMachine::transition_of) needs, since it loads the state under
+    /// the lock. None, the default: there is no such key, and a machine with a loader refuses it.
+    fn entity_key(&self, entity: &str, delta: &S::Delta) -> Option<Result<Key>> {
+        let _ = (entity, delta);
+        None
+    }
+
+    /// Whether [`entity_key`](Self::entity_key) gives keys: asked when a machine is built.
+    fn has_entity_keys(&self) -> bool {
+        false
+    }
 }
 
 impl<S, F> LockKeyProvider<S> for F
 where
     S: State,
-    F: Fn(&S, &S::Delta) -> latchwork_lock::Result<Key> + Send + Sync + 'static,
+    F: Fn(&S, &S::Delta) -> Result<Key> + Send + Sync + 'static,
 {
     fn lock_key(&self, state: &S, delta: &S::Delta) -> Result<Key> {
-        Ok(self(state, delta)?)
+        self(state, delta)
+    }
+}
+
+/// Keys that a closure makes of the entity's id and the delta.
+pub(crate) struct EntityKeyFn<F>(pub(crate) F);
+
+impl<S, F> LockKeyProvider<S> for EntityKeyFn<F>
+where
+    S: State,
+    F: Fn(&str, &S::Delta) -> Result<Key> + Send + Sync + 'static,
+{
+    fn lock_key(&self, state: &S, delta: &S::Delta) -> Result<Key> {
+        self.0(&id_of(state)?, delta)
+    }
+
+    fn entity_key(&self, entity: &str, delta: &S::Delta) -> Option<Result<Key>> {
+        Some(self.0(entity, delta))
+    }
+
+    fn has_entity_keys(&self) -> bool {
+        true
     }
 }
 
@@ -75,8 +102,24 @@ prefixed!(EntityKey);
 
 impl<S: State> LockKeyProvider<S> for EntityKey {
     fn lock_key(&self, state: &S, _: &S::Delta) -> Result<Key> {
-        let id = id_of(state)?;
-        Ok(Key::of_parts(&[&self.prefix, "entity:", &id])?)
+        self.key(&id_of(state)?)
+    }
+
+    fn entity_key(&self, entity: &str, _: &S::Delta) -> Option<Result<Key>> {
+        Some(self.key(entity))
+    }
+
+    fn has_entity_keys(&self) -> bool {
+        true
+    }
+}
+
+impl EntityKey {
+    fn key(&self, id: &str) -> Result<Key> {
+        if id.is_empty() {
+            return Err(lacks("id"));
+        }
+        Ok(Key::of_parts(&[&self.prefix, "entity:", id])?)
     }
 }
 
@@ -107,8 +150,8 @@ prefixed!(SnapshotKey);
 
 impl<S: State> LockKeyProvider<S> for SnapshotKey {
     fn lock_key(&self, state: &S, delta: &S::Delta) -> Result<Key> {
-        let state = hash(state).map_err(Error::invalid_state)?;
-        let delta = hash(delta).map_err(Error::invalid_delta)?;
+        let state = digest(state).map_err(Error::invalid_state)?;
+        let delta = digest(delta).map_err(Error::invalid_delta)?;
         Ok(Key::of_parts(&[&self.prefix, "snapshot:", &state, ":", &delta])?)
     }
 }
@@ -121,7 +164,8 @@ fn lacks(missing: &'static str) -> Error {
     ErrorKind::NoEntityId { missing }.into()
 }
 
-fn hash(value: &impl Serialize) -> Result<String, String> {
+/// A hash of a value as canonical JSON.
+pub(crate) fn digest(value: &impl Serialize) -> Result<String, String> {
     let value = serde_json::to_value(value)
         .map_err(|error| format!("it cannot be written as JSON: {error}"))?;
     let mut text = String::new();

@@ -13,6 +13,7 @@ use latchwork_lock::{Clock, LockConfig, Locks};
 
 use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step};
 use crate::context::MachineLabel;
+use crate::entity::{Entities, Entity};
 use crate::error::{Chain, panic_text};
 use crate::store::{RunClaim, StoredContext};
 use crate::{
@@ -48,7 +49,7 @@ use crate::{
 /// let delta = JsonState::delta(json!({"status": "published"}))?;
 /// let done = publish.transition(order, delta).execute().await?;
 /// assert!(done.is_completed());
-/// assert_eq!(done.state().get("status"), Some(&json!("published")));
+/// assert_eq!(done.state().and_then(|order| order.get("status")), Some(&json!("published")));
 /// # Ok(()) }
 /// ```
 pub struct StateMachine<S: State> {
@@ -65,6 +66,7 @@ pub(crate) struct Machine<S: State> {
     pub(crate) all: Arc<Script<S>>,
     pub(crate) provider: Option<Box<dyn DynConfigurationProvider<S>>>,
     pub(crate) locking: Option<Locking<S>>,
+    pub(crate) entities: Option<Entities<S>>,
     pub(crate) store: Option<Contexts>,
     pub(crate) run_ttl: Duration,
     pub(crate) observers: Vec<Box<dyn Observer<S>>>,
@@ -123,11 +125,54 @@ impl<S: State> StateMachine<S> {
         &self.inner.clock
     }
 
-    /// A transition. Nothing happens until it is [executed](StateWorker::execute).
+    /// A transition of an entity. Nothing happens until it is [executed](StateWorker::execute).
+    ///
+    /// Its state is [loaded](StateMachineBuilder::load) under the lock, before configuration and
+    /// gates, so that they judge what is there and not what was read earlier: of two who want to
+    /// publish a draft, the second finds it published. When all actions are through it is
+    /// [saved](StateMachineBuilder::save) with the fence of the lock. Stopped, failed or called off, a
+    /// transition saves nothing.
+    pub fn transition_of(&self, entity: impl AsRef<str>, delta: S::Delta) -> StateWorker<S> {
+        let entity = Some(Box::new(Entity::new(entity.as_ref())));
+        self.worker(None, entity, delta)
+    }
+
+    /// A transition of a state that the caller has. Nothing happens until it is
+    /// [executed](StateWorker::execute).
+    ///
+    /// What it cannot promise: that the state is still that of the entity. Whatever the caller read
+    /// before the lock was taken may have changed since, so that two callers who have read the same
+    /// draft both publish it, one after the other. It is neither loaded nor saved by the machine, and
+    /// after a break of the lock it goes on only with a state that
+    /// [`resume_or_reacquire`](Self::resume_or_reacquire) or
+    /// [`FlowRunner::reload`](crate::FlowRunner::reload) has looked up. Use it for states that nobody
+    /// else can change, or where the write that follows checks a version;
+    /// [`transition_of`](Self::transition_of) has none of these gaps.
     pub fn transition(&self, state: S, delta: S::Delta) -> StateWorker<S> {
+        self.worker(Some(state), None, delta)
+    }
+
+    fn worker(
+        &self,
+        state: Option<S>,
+        entity: Option<Box<Entity>>,
+        delta: S::Delta,
+    ) -> StateWorker<S> {
         let (machine, now) = (&*self.inner, self.inner.now());
-        let context = TransitionContext::new(machine, state, delta, now);
+        let context = TransitionContext::new(machine, state, entity, delta, now);
         StateWorker::new(self.inner.clone(), context)
+    }
+
+    /// A transition of an entity, executed: [`transition_of`](Self::transition_of) and
+    /// [`execute`](StateWorker::execute) in one, for those who need no worker.
+    ///
+    /// Cancel safety and errors: as for [`execute`](StateWorker::execute).
+    pub fn run_of(
+        &self,
+        entity: impl AsRef<str>,
+        delta: S::Delta,
+    ) -> impl Future<Output = Result<Arc<TransitionContext<S>>>> + Send {
+        self.transition_of(entity, delta).run()
     }
 
     /// A transition, executed: [`transition`](Self::transition) and
@@ -150,8 +195,29 @@ impl<S: State> StateMachine<S> {
     /// # Errors
     /// [`InvalidArgument`](ErrorKind::InvalidArgument) without a store, or what the store reports.
     pub async fn submit(&self, state: S, delta: S::Delta) -> Result<TransitionId> {
+        self.store_new(self.transition(state, delta)).await
+    }
+
+    /// Stores a transition of an entity for a runner to begin, and gives its id. The state is loaded
+    /// when it begins.
+    ///
+    /// Cancel safe: it is stored or it is not.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) without a store or a loader, or what the store
+    /// reports.
+    pub async fn submit_of(
+        &self,
+        entity: impl AsRef<str> + Send,
+        delta: S::Delta,
+    ) -> Result<TransitionId> {
+        let worker = self.transition_of(entity, delta);
+        worker.check_loader()?;
+        self.store_new(worker).await
+    }
+
+    async fn store_new(&self, worker: StateWorker<S>) -> Result<TransitionId> {
         let store = self.need_store()?;
-        let worker = self.transition(state, delta);
         let draft = worker.draft()?;
         store.create(&draft, None).await?;
         Ok(draft.id)

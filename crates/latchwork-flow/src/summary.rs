@@ -198,7 +198,7 @@ impl<S: State> TransitionContext<S> {
         ContextSummary {
             id: self.id,
             machine: self.machine.name.to_string(),
-            entity: self.state.id().map(Into::into),
+            entity: self.entity().map(Into::into),
             status: self.status,
             revision: self.revision,
             details: self.details(),

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Key, Lease};
+use latchwork_lock::{Fence, Key, Lease};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::context::{Executions, MachineLabel, Plan};
+use crate::entity::Entity;
 use crate::{
     ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, Paused, Result, State,
     Status, TransitionContext, TransitionId, Woken,
@@ -40,7 +41,8 @@ struct Written<'a, S: State> {
     revision: u64,
     events: u64,
     status: Status,
-    state: &'a S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'a S>,
     delta: &'a S::Delta,
     #[serde(flatten)]
     rest: Rest<'a>,
@@ -54,8 +56,8 @@ struct Read<'a> {
     #[serde(default)]
     events: u64,
     status: Status,
-    #[serde(borrow)]
-    state: &'a RawValue,
+    #[serde(borrow, default)]
+    state: Option<&'a RawValue>,
     #[serde(borrow)]
     delta: &'a RawValue,
 }
@@ -85,8 +87,15 @@ struct Rest<'a> {
     lock_key: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lease: Option<Cow<'a, Lease>>,
+    /// Where there is no lease, which has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fence: Option<Fence>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    entity: Option<Cow<'a, Entity>>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     skipped_by_lock: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    lock_lost: bool,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
 }
@@ -110,7 +119,10 @@ impl<S: State> TransitionContext<S> {
             woken: self.woken.as_deref().map(Cow::Borrowed),
             lock_key: self.lock_key.as_ref().map(|key| Cow::Borrowed(key.as_str())),
             lease: self.lease.as_deref().map(Cow::Borrowed),
+            fence: self.fence.filter(|_| self.lease.is_none()),
+            entity: self.entity.as_deref().map(Cow::Borrowed),
             skipped_by_lock: self.skipped_by_lock,
+            lock_lost: self.lock_lost,
             created_at: self.created_at,
             updated_at: self.updated_at,
         };
@@ -122,7 +134,7 @@ impl<S: State> TransitionContext<S> {
             revision: self.revision,
             events: self.events,
             status: self.status,
-            state: &self.state,
+            state: self.state.as_ref(),
             delta: &self.delta,
             rest,
         };
@@ -158,8 +170,16 @@ impl<S: State> TransitionContext<S> {
         }
         let read: Read<'_> = serde_json::from_str(text).map_err(corrupt)?;
         let rest: Rest<'_> = serde_json::from_str(text).map_err(corrupt)?;
-        let state = serde_json::from_str(read.state.get())
-            .map_err(|error| Error::invalid_state(error.to_string()))?;
+        let state = match read.state {
+            Some(state) => Some(
+                serde_json::from_str(state.get())
+                    .map_err(|error| Error::invalid_state(error.to_string()))?,
+            ),
+            None if rest.entity.is_none() => {
+                return Err(Error::corrupt_context("it has neither a state nor an entity"));
+            }
+            None => None,
+        };
         let delta = serde_json::from_str(read.delta.get())
             .map_err(|error| Error::invalid_delta(error.to_string()))?;
         let lock_key = rest.lock_key.map(|key| Key::new(&key)).transpose()?;
@@ -184,8 +204,11 @@ impl<S: State> TransitionContext<S> {
             paused: rest.paused.map(|paused| Box::new(paused.into_owned())),
             woken: rest.woken.map(|woken| Box::new(woken.into_owned())),
             lock_key,
+            fence: rest.fence.or(rest.lease.as_ref().map(|lease| lease.fence)),
             lease: rest.lease.map(|lease| Box::new(lease.into_owned())),
+            entity: rest.entity.map(|entity| Box::new(entity.into_owned())),
             skipped_by_lock: rest.skipped_by_lock,
+            lock_lost: rest.lock_lost,
             created_at: rest.created_at,
             updated_at: rest.updated_at,
         })

@@ -1,5 +1,6 @@
 //! One transition on its way.
 
+mod entity;
 mod lock;
 mod persist;
 mod resume;
@@ -7,6 +8,7 @@ mod run;
 mod steps;
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,11 +22,14 @@ use crate::machine::Machine;
 use crate::runner::Terms;
 use crate::store::Due;
 use crate::{
-    Error, ErrorKind, EventKind, Failure, GateResult, Result, State, Status, TransitionContext,
+    BoxError, Error, ErrorKind, EventKind, Failure, GateResult, PauseLock, Result, State, Status,
+    TransitionContext,
 };
 
 pub use resume::Reloaded;
 use run::Run;
+
+use entity::NoReload;
 
 /// One transition on its way: made by [`StateMachine::transition`](crate::StateMachine::transition)
 /// and [`StateMachine::from_context`](crate::StateMachine::from_context).
@@ -34,8 +39,9 @@ use run::Run;
 /// the first step takes the lock, each later one checks first that it is still held.
 ///
 /// Cancel safety of all of them: dropped midway, the action that was running is dropped at its await,
-/// the lock is released as by a drop, and a store keeps the context as it was after the last action
-/// that was saved; a runner goes on from there when the run-lease has ended.
+/// the lock is released as by a drop of its guard, also when the worker is kept, and a store keeps the
+/// context as it was after the last action that was saved; a runner goes on from there when the
+/// run-lease has ended.
 pub struct StateWorker<S: State> {
     machine: Arc<Machine<S>>,
     context: Arc<TransitionContext<S>>,
@@ -65,6 +71,8 @@ enum Phase {
     Actions,
     /// This worker has paused it: the next call resumes it.
     Paused,
+    /// The lock ended under this worker, whose state may be stale since.
+    LockLost,
 }
 
 /// Which gates and actions a run has.
@@ -135,8 +143,9 @@ impl<S: State> StateWorker<S> {
     /// [`LockExpired`](latchwork_lock::ErrorKind::LockExpired)), those of the store, and
     /// [`TransitionOver`](ErrorKind::TransitionOver) for one that has ended.
     pub async fn execute(&mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.go().await?;
-        Ok(self.context.clone())
+        let mut run = RunScope::new(self);
+        run.go(None::<&NoReload<S>>).await?;
+        Ok(run.end().context.clone())
     }
 
     /// The first step only: takes the lock and asks the gates of the transition. Allowed, the lock
@@ -145,11 +154,15 @@ impl<S: State> StateWorker<S> {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub async fn run_gates(&mut self) -> Result<GateResult> {
-        self.begin().await?;
-        if !self.is_going() {
-            return Ok(GateResult::deny("the lock is taken, and the strategy is to skip then"));
-        }
-        self.pass_gates().await
+        let mut run = RunScope::new(self);
+        run.begin(None::<&NoReload<S>>).await?;
+        let answer = if run.is_going() {
+            run.pass_gates().await?
+        } else {
+            GateResult::deny("the lock is taken, and the strategy is to skip then")
+        };
+        run.end();
+        Ok(answer)
     }
 
     /// All actions that are left. Gates that were not asked yet are asked first: there is no way
@@ -166,14 +179,15 @@ impl<S: State> StateWorker<S> {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub async fn run_next_action(&mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.begin().await?;
-        if self.is_going() {
-            self.pass_gates().await?;
+        let mut run = RunScope::new(self);
+        run.begin(None::<&NoReload<S>>).await?;
+        if run.is_going() {
+            run.pass_gates().await?;
         }
-        if self.is_going() {
-            self.step().await?;
+        if run.is_going() {
+            run.step().await?;
         }
-        Ok(self.context.clone())
+        Ok(run.end().context.clone())
     }
 
     /// What is known of the transition now.
@@ -246,14 +260,18 @@ impl<S: State> StateWorker<S> {
 
     /// [`execute`](Self::execute) for a worker that nobody needs afterwards.
     pub(crate) async fn run(mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.go().await?;
+        self.go(None::<&NoReload<S>>).await?;
         Ok(self.context)
     }
 
     // ---- what all parts use ----
 
-    async fn go(&mut self) -> Result<()> {
-        self.begin().await?;
+    async fn go<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
+    where
+        F: Fn(Arc<TransitionContext<S>>) -> Fut,
+        Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
+    {
+        self.begin(reload).await?;
         if self.is_going() {
             self.pass_gates().await?;
         }
@@ -277,20 +295,31 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Takes the lock and finds the script, if this run has not begun; else checks the lock.
-    async fn begin(&mut self) -> Result<()> {
+    async fn begin<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
+    where
+        F: Fn(Arc<TransitionContext<S>>) -> Fut,
+        Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
+    {
         match self.context.status {
             _ if matches!(self.phase, Phase::Gates | Phase::Actions) => self.check_lock().await,
             Status::Pending => self.start().await,
-            Status::Running | Status::Paused => self.go_on().await,
+            Status::Running
+                if self.phase == Phase::LockLost && reload.is_none() && !self.has_entity() =>
+            {
+                Err(self.stale("its lock ended while this worker was at it"))
+            }
+            Status::Running | Status::Paused => self.go_on(reload).await,
             status => Err(ErrorKind::TransitionOver { id: self.context.id, status }.into()),
         }
     }
 
     /// Ends the transition: saved first, then told, then unlocked.
     async fn finish(&mut self, status: Status, metadata: Option<Value>) -> Result<()> {
+        let lock_lost = self.guard.as_ref().is_some_and(|guard| !guard.is_held());
         let context = self.change();
         context.status = status;
         context.paused = None;
+        context.lock_lost = lock_lost && status == Status::Completed;
         if metadata.is_some() {
             context.metadata = metadata;
         }
@@ -337,13 +366,20 @@ impl<S: State> StateWorker<S> {
         leaving && self.is_going()
     }
 
-    /// Ends this run between two actions, so that another process can go on at once.
+    /// Ends this run between two actions, so that another process can go on at once. The lock is kept
+    /// for that one, as over a pause: else others could move the entity in between.
     async fn hand_back(&mut self) {
+        self.terms = None;
+        if let Err(error) = self.keep_lock(PauseLock::default()).await {
+            tracing::warn!(transition = %self.context.id, %error, "the lock could not be kept");
+        }
+        if self.context.lease.is_some() && matches!(self.save(None).await, Ok(None)) {
+            self.run = None;
+        }
         if let Some(guard) = self.guard.take() {
-            let released = guard.release().await;
+            let released = guard.release().await; // it could not be kept
             self.tell_released(released.is_ok());
         }
-        self.terms = None;
         self.unclaim().await;
         self.phase = Phase::Idle;
     }
@@ -357,6 +393,46 @@ impl<S: State> StateWorker<S> {
         self.unclaim().await;
         self.phase = Phase::Idle;
         error
+    }
+}
+
+/// A call of a worker. Dropped before it has [ended](Self::end), it gives the lock back, as the
+/// worker's documentation says.
+struct RunScope<'a, S: State> {
+    worker: &'a mut StateWorker<S>,
+    ended: bool,
+}
+
+impl<'a, S: State> RunScope<'a, S> {
+    fn new(worker: &'a mut StateWorker<S>) -> Self {
+        RunScope { worker, ended: false }
+    }
+
+    fn end(&mut self) -> &mut StateWorker<S> {
+        self.ended = true;
+        self.worker
+    }
+}
+
+impl<S: State> Deref for RunScope<'_, S> {
+    type Target = StateWorker<S>;
+
+    fn deref(&self) -> &StateWorker<S> {
+        self.worker
+    }
+}
+
+impl<S: State> DerefMut for RunScope<'_, S> {
+    fn deref_mut(&mut self) -> &mut StateWorker<S> {
+        self.worker
+    }
+}
+
+impl<S: State> Drop for RunScope<'_, S> {
+    fn drop(&mut self) {
+        if !self.ended && self.worker.guard.take().is_some() {
+            self.worker.phase = Phase::Idle;
+        }
     }
 }
 

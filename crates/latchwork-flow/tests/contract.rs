@@ -1,4 +1,4 @@
-//! The promises F1 to F12 over the stores of this crate: every case is a test of its own.
+//! The promises F1 to F14 over the stores of this crate: every case is a test of its own.
 #![allow(clippy::expect_used, reason = "a test says what went wrong by panicking")]
 
 use std::sync::Arc;

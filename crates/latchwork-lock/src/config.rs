@@ -50,6 +50,17 @@ impl Default for LockConfig {
     }
 }
 
+impl LockConfig {
+    /// Checks the settings, for those who keep them before they lock anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a ttl that is too short
+    /// or too long.
+    pub fn check(&self) -> Result<()> {
+        check_ttl(self.ttl)
+    }
+}
+
 /// The shortest ttl: below it the time to ask would eat the time to hold.
 pub const MIN_TTL: Duration = Duration::from_millis(10);
 

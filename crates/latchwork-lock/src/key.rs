@@ -281,35 +281,6 @@ impl AsRef<str> for Key {
     }
 }
 
-/// Says what to lock for a subject: an order, a transition, a request.
-///
-/// Any closure of the right shape is one.
-///
-/// ```
-/// use latchwork_lock::{Key, LockKeyProvider};
-///
-/// struct Payment { id: u64 }
-/// let by_id = |payment: &Payment| Key::new(&format!("payment:{}", payment.id));
-/// assert_eq!(by_id.lock_key(&Payment { id: 7 }).unwrap().as_str(), "payment:7");
-/// ```
-pub trait LockKeyProvider<T: ?Sized>: Send + Sync {
-    /// The key of what must not be moved by two at once.
-    ///
-    /// # Errors
-    /// When the subject has no legal key. Never answer a made-up one: two
-    /// subjects without an id are not the same subject.
-    fn lock_key(&self, subject: &T) -> Result<Key>;
-}
-
-impl<T: ?Sized, F> LockKeyProvider<T> for F
-where
-    F: Fn(&T) -> Result<Key> + Send + Sync,
-{
-    fn lock_key(&self, subject: &T) -> Result<Key> {
-        self(subject)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

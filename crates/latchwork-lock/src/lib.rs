@@ -76,7 +76,7 @@ pub use fence_gate::{FenceGate, StaleFence};
 pub use guard::Guard;
 pub use guard_set::GuardSet;
 pub use held::{Held, Refresh};
-pub use key::{Key, LockKeyProvider, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
+pub use key::{Key, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};

@@ -312,8 +312,9 @@ impl Locks {
         self.inner.owner.as_ref()
     }
 
+    /// The settings of requests that set none.
     #[inline]
-    pub(crate) fn defaults(&self) -> &LockConfig {
+    pub fn defaults(&self) -> &LockConfig {
         &self.inner.defaults
     }
 

@@ -20,7 +20,7 @@ async fn f01_merge_delta_merges_as_the_state_says(f: Fixture) {
     let machine = stage.stored().action(MergeDelta).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
     assert!(done.is_completed());
-    assert_eq!(*done.state(), Order { status: "published".into(), ..draft() });
+    assert_eq!(*done.state().expect("a state"), Order { status: "published".into(), ..draft() });
 }
 
 async fn f01_without_an_action_nothing_changes(f: Fixture) {
@@ -28,7 +28,7 @@ async fn f01_without_an_action_nothing_changes(f: Fixture) {
     let machine = stage.stored().build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
     assert!(done.is_completed());
-    assert_eq!(*done.state(), draft());
+    assert_eq!(*done.state().expect("a state"), draft());
 }
 
 async fn f01_an_action_may_change_more_than_the_delta(f: Fixture) {
@@ -41,7 +41,10 @@ async fn f01_an_action_may_change_more_than_the_delta(f: Fixture) {
     });
     let machine = machine.build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
-    assert_eq!((&*done.state().status, &*done.state().note), ("published", "stamped"));
+    assert_eq!(
+        (&*done.state().expect("a state").status, &*done.state().expect("a state").note),
+        ("published", "stamped")
+    );
 }
 
 async fn f01_each_action_sees_what_the_one_before_left(f: Fixture) {
@@ -55,7 +58,7 @@ async fn f01_each_action_sees_what_the_one_before_left(f: Fixture) {
     }
     let machine = machine.build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
-    assert_eq!(done.state().note, "abc");
+    assert_eq!(done.state().expect("a state").note, "abc");
 }
 
 async fn f01_a_map_is_a_state_too(f: Fixture) {
@@ -65,7 +68,7 @@ async fn f01_a_map_is_a_state_too(f: Fixture) {
     let delta = JsonState::delta(json!({"status": "published", "old": null})).expect("a map");
     let done = machine.transition(state, delta).execute().await.expect("nothing fails");
     assert_eq!(
-        done.state().fields().clone(),
+        done.state().expect("a state").fields().clone(),
         *json!({"id": 1, "status": "published"}).as_object().expect("a map")
     );
 }

@@ -33,7 +33,7 @@ async fn f02_a_skip_completes_without_actions(f: Fixture) {
     let machine = stage.stored().gate_fn("done", |_, _| GateResult::skip("done before"));
     let machine = machine.action(stage.noting("a")).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert_eq!((done.status(), done.state()), (Status::Completed, &draft()));
+    assert_eq!((done.status(), done.state().expect("a state")), (Status::Completed, &draft()));
     assert_eq!(done.metadata(), Some(&json!({"skipped_by": "done", "message": "done before"})));
     assert!(stage.ran().is_empty());
     assert!(!stage.is_locked().await);

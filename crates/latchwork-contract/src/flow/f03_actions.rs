@@ -79,7 +79,7 @@ async fn f03_a_stop_ends_it_and_releases_the_lock(f: Fixture) {
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
     assert_eq!(done.metadata(), Some(&json!({"errors": ["too dear"]})));
-    assert_eq!(done.state().note, "checked");
+    assert_eq!(done.state().expect("a state").note, "checked");
     assert!(stage.ran().is_empty());
     assert!(!stage.is_locked().await);
 }
@@ -97,7 +97,10 @@ async fn f03_a_pause_keeps_the_lock(f: Fixture) {
     let mut worker = machine.transition(draft(), publish());
     let paused = worker.execute().await.expect("no error");
     assert!(paused.is_paused());
-    assert_eq!((paused.metadata(), &*paused.state().note), (Some(&json!({"job": 7})), "rendering"));
+    assert_eq!(
+        (paused.metadata(), &*paused.state().expect("a state").note),
+        (Some(&json!({"job": 7})), "rendering")
+    );
     assert!(paused.lock_state().is_locked());
     drop(worker);
     stage.locks.close().await;
@@ -139,7 +142,7 @@ async fn f03_the_four_strategies(f: Fixture) {
     assert_eq!(code(run(LockStrategy::FailFast).await), "lock_taken");
     let skipped = run(LockStrategy::Skip).await.expect("that is no error");
     assert!(skipped.was_skipped_due_to_lock() && !skipped.is_completed());
-    assert_eq!(skipped.state(), &draft());
+    assert_eq!(skipped.state().expect("a state"), &draft());
 
     let waiting = machine(LockStrategy::Wait);
     let task = tokio::spawn(async move { waiting.transition(draft(), publish()).execute().await });

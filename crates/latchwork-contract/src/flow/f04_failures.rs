@@ -1,10 +1,12 @@
 //! F4 What fails or panics ends the transition, and leaves no lock behind.
 
+use std::time::Duration;
+
 use latchwork_flow::{
     ActionContext, ActionResult, BoxError, Configuration, ConfigurationProvider, ErrorKind, Gate,
-    GateContext, GateResult, StateMachine, StateMachineBuilder,
+    GateContext, GateResult, StateMachineBuilder,
 };
-use latchwork_lock::Key;
+use latchwork_lock::{Key, LockConfig};
 
 use super::Fixture;
 use super::case::cases;
@@ -32,7 +34,9 @@ async fn fails(
     order: Order,
     code: &str,
 ) -> String {
-    let machine: StateMachine<Order> = machine.build().expect("a machine");
+    // Long, since to write the backtrace of a panic can take seconds on a busy machine.
+    let long = LockConfig { ttl: Duration::from_secs(60), ..stage.lock_config() };
+    let machine = machine.lock_config(long).build().expect("a machine");
     let mut worker = machine.transition(order, publish());
     let error = worker.execute().await.expect_err("it fails");
     assert_eq!(error.code(), code, "{error}");
@@ -157,7 +161,7 @@ async fn f04_a_panicking_configuration(f: Fixture) {
 
 async fn f04_a_panicking_key(f: Fixture) {
     let stage = Stage::new(&f).await;
-    let key = |_: &Order, _: &Change| -> latchwork_lock::Result<Key> { panic!("no key") };
+    let key = |_: &Order, _: &Change| -> latchwork_flow::Result<Key> { panic!("no key") };
     let machine = stage.stored().locks(&stage.locks, key).action(stage.noting("a"));
     let said = fails(&stage, machine, draft(), "provider_failed").await;
     assert!(said.contains("lock key") && said.contains("no key"), "{said}");
@@ -166,8 +170,10 @@ async fn f04_a_panicking_key(f: Fixture) {
 
 async fn f04_an_illegal_key(f: Fixture) {
     let stage = Stage::new(&f).await;
-    let key = |order: &Order, _: &Change| Key::new(&format!("{}\n", order.id));
-    let machine = stage.stored().locks(&stage.locks, key).action(stage.noting("a"));
+    let machine = stage
+        .stored()
+        .lock_key_fn(&stage.locks, |order, _| Ok(Key::new(&format!("{}\n", order.id))?))
+        .action(stage.noting("a"));
     fails(&stage, machine, draft(), "invalid_key").await;
     assert!(stage.ran().is_empty());
 }

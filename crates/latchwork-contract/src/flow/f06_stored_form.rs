@@ -61,7 +61,7 @@ async fn f06_a_paused_context_travels_as_text(f: Fixture) {
     // Another process: a machine built anew, from the same parts.
     let machine = waiting(&stage, stage.plain());
     let context = machine.read_context(&json).expect("its own");
-    assert_eq!((context.definition(), &*context.state().note), (2, "waiting"));
+    assert_eq!((context.definition(), &*context.state().expect("a state").note), (2, "waiting"));
     assert_eq!(context.remaining_actions(), [std::sync::Arc::from("after")]);
     assert!(context.lock_state().is_locked());
     assert_eq!(context.to_json().expect("it serialises"), json, "nothing is lost on the way");

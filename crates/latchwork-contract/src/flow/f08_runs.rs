@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use latchwork_flow::store::{ContextStore, Due, DueClaim, RunClaim};
 use latchwork_flow::{
-    ActionResult, Contexts, GateResult, OnTimeout, Pause, StateMachine, StateMachineBuilder,
-    StateWorker, Status, Woken,
+    ActionResult, Contexts, GateResult, OnTimeout, Pause, Reloaded, StateMachine,
+    StateMachineBuilder, StateWorker, Status, Woken,
 };
 use latchwork_lock::{LockConfig, LockStrategy};
 use serde_json::json;
@@ -160,7 +160,9 @@ async fn f08_an_interrupted_action_is_run_again_with_the_same_key(f: Fixture) {
     let elsewhere = stage.elsewhere().await;
     let machine = stuck(&elsewhere, &reached, false);
     let mut worker = take(&elsewhere, &machine).await.expect("it is an orphan");
-    assert!(worker.execute().await.expect("no error").is_completed());
+    // The dropped run gave its lock back, so that others may have been at the order since.
+    let look = |_| async { Ok(Reloaded::GoOn(draft())) };
+    assert!(worker.execute_or_reacquire(look).await.expect("no error").is_completed());
     let ran = stage.ran();
     let keys: Vec<_> = ran.iter().filter_map(|note| note.split(' ').nth(1)).collect();
     assert_eq!(keys, [format!("{id}:1"), format!("{id}:1")], "{ran:?}");

@@ -64,7 +64,9 @@ async fn f09_only_the_same_snapshot_is_excluded(f: Fixture) {
 
 async fn f09_the_users_own_key(f: Fixture) {
     let stage = Stage::new(&f).await;
-    let by_note = |order: &Order, _: &Change| Key::new(&format!("note:{}", order.note));
+    let by_note = |order: &Order, _: &Change| -> latchwork_flow::Result<Key> {
+        Ok(Key::new(&format!("note:{}", order.note))?)
+    };
     let machine = holding(&stage, by_note);
     let paused = machine.transition(draft(), publish()).execute().await.expect("it is free");
     assert_eq!(paused.lock_state().key.as_deref(), Some("note:"));

@@ -23,7 +23,7 @@ async fn f11_a_table_is_a_gate(f: Fixture) {
         let change = Change { status: Some(to.to_owned()) };
         machine.transition(order, change).execute().await.expect("no error")
     };
-    assert_eq!(run(draft(), "published").await.state().status, "published");
+    assert_eq!(run(draft(), "published").await.state().expect("a state").status, "published");
     let stopped = run(draft(), "archived").await;
     assert!(stopped.is_stopped());
     let why = "order: draft cannot become archived; from draft it can become published";

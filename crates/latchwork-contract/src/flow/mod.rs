@@ -38,7 +38,11 @@ mod f09_keys;
 mod f10_events;
 mod f11_tables;
 mod f12_forecast;
+mod f13_entities;
+mod f14_stale_state;
 mod f15_attempts;
+
+mod entities;
 
 pub use bench::Bench;
 pub use case::Case;

@@ -87,6 +87,11 @@ impl Stage {
         Stage { store: self.f.open().await, ..self.clone() }
     }
 
+    /// The same with other locks.
+    pub(super) fn with_locks(&self, locks: Locks) -> Self {
+        Stage { locks, ..self.clone() }
+    }
+
     /// A machine with locks, store and witness.
     pub(super) fn stored(&self) -> StateMachineBuilder<Order> {
         self.plain().store(self.store.clone()).run_lease(self.f.unit() * 10)

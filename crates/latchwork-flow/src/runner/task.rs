@@ -65,7 +65,8 @@ impl<S: State> Task<S> {
                 return true;
             }
         };
-        let reload = self.reload.filter(|_| worker.context().status() == Status::Paused);
+        let under_way = matches!(worker.context().status(), Status::Paused | Status::Running);
+        let reload = self.reload.filter(|_| under_way);
         // The recovery claims it a second time, which it could not while it is postponed.
         let postpone = Some(self.postpone).filter(|_| reload.is_none());
         worker.under(Terms { leaving: self.leaving, postpone });

@@ -3,12 +3,28 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_lock::{Capability, Fence, Key, LockRequest, LockStrategy, OneKey, Refresh, Scope};
+use latchwork_lock::{
+    Capability, Fence, Key, LockConfig, LockRequest, LockStrategy, OneKey, Refresh, Scope,
+};
 
 use super::{Phase, StateWorker, tell};
 use crate::error::panic_text;
 use crate::machine::{Locking, Machine};
-use crate::{Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status, TransitionId};
+use crate::{
+    Error, ErrorKind, EventKind, Pause, PauseLock, Result, State, Status, TransitionContext,
+    TransitionId,
+};
+
+/// Whether a lock was held all the time since the state of its transition was last known to be right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Continuity {
+    /// It was, or there is none.
+    Held,
+    /// It was taken again, and nobody else had it in between.
+    Taken,
+    /// Somebody else may have had it, and why that is.
+    Broken(&'static str),
+}
 
 impl<S: State> StateWorker<S> {
     /// Takes the lock of a transition that begins; false when it was skipped.
@@ -17,7 +33,7 @@ impl<S: State> StateWorker<S> {
         if locking.config.strategy == LockStrategy::None {
             return Ok(true);
         }
-        let key = locking.key(&self.machine, &self.context.state, &self.context.delta)?;
+        let key = locking.key(&self.machine, &self.context)?;
         let skips = locking.config.strategy == LockStrategy::Skip;
         self.change().lock_key = Some(key);
         match self.acquire().await {
@@ -51,6 +67,7 @@ impl<S: State> StateWorker<S> {
                 self.guard = Some(guard);
                 let kind = EventKind::LockAcquired { key: key.as_str(), fence, waited };
                 tell(&self.machine, &self.context, &mut self.events, kind);
+                self.change().fence = Some(fence);
                 Ok(())
             }
             Err(error) => {
@@ -79,66 +96,105 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Ends this run because the lock is gone.
-    async fn lose(&mut self, error: Error) -> Error {
+    pub(super) async fn lose(&mut self, error: Error) -> Error {
         self.tell_released(false);
         // Dropped, not released and waited for: it is not ours to wait for.
         self.guard = None;
-        self.leave(error).await
+        let error = self.leave(error).await;
+        self.phase = Phase::LockLost;
+        error
     }
 
-    /// Holds the lock again that a pause kept, or that a dead process held.
-    pub(super) async fn restore_lock(&mut self) -> Result<()> {
+    /// Holds the lock again that a pause kept, or that a dead process held. Where a kept lease is
+    /// lost, a new lock is taken only if the caller can do with that.
+    pub(super) async fn restore_lock(&mut self, reacquires: bool) -> Result<Continuity> {
         let Some(locking) = &self.machine.locking else {
-            if self.context.lease.is_none() {
-                return Ok(());
+            if self.context.lock_key.is_none() {
+                return Ok(Continuity::Held);
             }
             return Err(Error::invalid_argument(
                 "locks",
-                "the paused transition keeps a lock, and this machine was built without locks",
+                "the transition was begun under a lock, and this machine was built without locks",
             ));
         };
         if self.guard.is_some() {
-            return self.check_lock().await;
+            return self.check_lock().await.map(|()| Continuity::Held);
         }
         if let Some(mut lease) = self.context.lease.clone() {
             // The long life of a pause is over.
             lease.ttl = locking.config.ttl;
             let (key, expires_at) = (lease.key.clone(), lease.expires_at);
             let old_fence = lease.fence;
-            return match locking.locks.resume(*lease).await {
+            match locking.locks.resume(*lease).await {
                 Ok(guard) => {
                     let fence = guard.fence();
                     self.guard = Some(guard);
-                    self.change().lease = None;
+                    let context = self.change();
+                    context.lease = None;
+                    context.fence = Some(fence);
                     let kind = EventKind::LockRestored { key: &key, fence };
                     tell(&self.machine, &self.context, &mut self.events, kind);
-                    Ok(())
+                    return Ok(Continuity::Held);
                 }
                 Err(error) if error.is_loss() => {
                     self.tell_released(false);
-                    // Who has been at it all the time sees that it ran out; whoever comes from
-                    // elsewhere only that it is gone.
-                    let ran_out = self.machine.clock.wall() >= expires_at;
-                    Err(match self.phase == Phase::Paused && ran_out {
-                        true => latchwork_lock::Error::expired(&key, old_fence).into(),
-                        false => error.into(),
-                    })
+                    if !reacquires {
+                        // This worker has seen it run out; another only that it is gone.
+                        let ran_out = self.machine.clock.wall() >= expires_at;
+                        return Err(match self.phase == Phase::Paused && ran_out {
+                            true => latchwork_lock::Error::expired(&key, old_fence).into(),
+                            false => error.into(),
+                        });
+                    }
+                    self.change().lease = None;
                 }
-                Err(error) => Err(error.into()),
-            };
+                Err(error) => return Err(error.into()),
+            }
         }
-        let Some(key) = &self.context.lock_key else { return Ok(()) };
-        let kept = locking.locks.capabilities().has(Capability::HandOver);
-        if self.context.status == Status::Paused && kept {
-            let lost = latchwork_lock::Error::lost(key.as_str(), Fence::new(0));
-            self.tell_released(false);
-            return Err(lost.into());
+        self.take_again(reacquires).await
+    }
+
+    /// Takes the lock of a transition anew that was under way.
+    async fn take_again(&mut self, reacquires: bool) -> Result<Continuity> {
+        let Some(locking) = &self.machine.locking else { return Ok(Continuity::Held) };
+        if locking.config.strategy == LockStrategy::None {
+            return Ok(Continuity::Held); // the user keeps others away
         }
-        self.acquire().await
+        let capabilities = locking.locks.capabilities();
+        let excludes = capabilities.has(Capability::Exclusion);
+        let known = self.context.lock_key.clone();
+        match &known {
+            Some(key) => {
+                let kept = capabilities.has(Capability::HandOver);
+                if self.context.status == Status::Paused && kept && !reacquires {
+                    let fence = self.context.fence.unwrap_or(Fence::new(0));
+                    let lost = latchwork_lock::Error::lost(key.as_str(), fence);
+                    self.tell_released(false);
+                    return Err(lost.into());
+                }
+            }
+            None => {
+                let key = locking.key(&self.machine, &self.context)?;
+                self.change().lock_key = Some(key);
+            }
+        }
+        let ours = self.context.fence;
+        self.acquire().await?;
+        let before = self.guard.as_ref().and_then(|guard| guard.previous_fence());
+        Ok(match (known, ours, before) {
+            _ if !excludes => Continuity::Held,
+            (None, _, _) => Continuity::Broken("it was begun without a lock"),
+            (_, Some(ours), Some(before)) if ours == before => Continuity::Taken,
+            (_, Some(_), Some(_)) => Continuity::Broken("somebody else had its lock meanwhile"),
+            _ => Continuity::Broken("its lock has ended, and who had it since is not known"),
+        })
     }
 
     /// Ends the run until something wakes the transition. The lock is handed to the context.
     pub(super) async fn pause(&mut self, pause: Pause) -> Result<()> {
+        if let Err(error) = self.check_pause(pause.lock) {
+            return Err(self.fail(error).await);
+        }
         let paused = pause.begin(self.context.updated_at);
         let kept = self.keep_lock(paused.lock).await;
         let events = self.events;
@@ -147,7 +203,7 @@ impl<S: State> StateWorker<S> {
         context.paused = Some(Box::new(paused));
         context.events = events + 1; // with the one that tells of the pause
         if let Some(request) = self.save(None).await? {
-            self.restore_lock().await?;
+            self.restore_lock(false).await?;
             return self.cancel_with(&request.reason).await;
         }
         self.run = None;
@@ -158,8 +214,24 @@ impl<S: State> StateWorker<S> {
         kept
     }
 
+    /// Refuses a pause whose lock could not live as it asks, before anything of it is stored.
+    fn check_pause(&self, lock: PauseLock) -> Result<()> {
+        match (lock, &self.machine.locking) {
+            (PauseLock::Keep { ttl: Some(ttl) }, Some(locking)) => {
+                Ok(LockConfig { ttl, ..locking.config.clone() }.check()?)
+            }
+            (PauseLock::Renew, Some(_)) if self.machine.store.is_none() => {
+                Err(Error::invalid_argument(
+                    "pause",
+                    "its lock is to be renewed, which a runner does, and the machine has no store",
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Turns the guard into a lease that outlives this process.
-    async fn keep_lock(&mut self, how: PauseLock) -> Result<()> {
+    pub(super) async fn keep_lock(&mut self, how: PauseLock) -> Result<()> {
         let Some(locking) = &self.machine.locking else { return Ok(()) };
         if !locking.locks.capabilities().has(Capability::HandOver) {
             return Ok(()); // it stays with this worker, as long as that lives
@@ -189,9 +261,9 @@ impl<S: State> StateWorker<S> {
 
     /// Renews the lease of a paused transition that is claimed.
     pub(super) async fn renew_kept(&mut self) -> Result<()> {
-        let restored = self.restore_lock().await;
+        let restored = self.restore_lock(false).await;
         let kept = match restored {
-            Ok(()) => {
+            Ok(_) => {
                 let how = self.context.paused().map(|paused| paused.lock);
                 self.keep_lock(how.unwrap_or_default()).await
             }
@@ -209,7 +281,7 @@ impl<S: State> StateWorker<S> {
 
     /// Holds a kept lock again, if that can be, so that the end gives it back.
     pub(super) async fn forget_lock(&mut self) {
-        if let Err(error) = self.restore_lock().await {
+        if let Err(error) = self.restore_lock(false).await {
             tracing::debug!(transition = %self.context.id, %error, "no lock to give back");
         }
         self.change().lease = None;
@@ -234,6 +306,9 @@ impl<S: State> StateWorker<S> {
             Ok(()) => true,
             Err(error) => not_released(&error, self.context.id),
         };
+        if !released && self.context.status == Status::Completed {
+            self.change().lock_lost = true;
+        }
         self.tell_released(released);
     }
 
@@ -249,8 +324,18 @@ impl<S: State> StateWorker<S> {
 impl<S: State> Locking<S> {
     /// What to lock for a transition.
     #[inline]
-    fn key(&self, machine: &Machine<S>, state: &S, delta: &S::Delta) -> Result<Key> {
-        match catch_unwind(AssertUnwindSafe(|| self.keys.lock_key(state, delta))) {
+    fn key(&self, machine: &Machine<S>, context: &TransitionContext<S>) -> Result<Key> {
+        let key = || match &context.entity {
+            None => self.keys.lock_key(context.need_state()?, &context.delta),
+            Some(entity) => match self.keys.entity_key(&entity.id, &context.delta) {
+                Some(key) => key,
+                None => Err(Error::invalid_argument(
+                    "lock keys",
+                    "they need the state, and the transition names its entity: use EntityKey",
+                )),
+            },
+        };
+        match catch_unwind(AssertUnwindSafe(key)) {
             Ok(key) => key,
             Err(panic) => {
                 let (machine, what) = (machine.name.to_string(), "lock key");

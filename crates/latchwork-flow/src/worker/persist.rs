@@ -22,7 +22,7 @@ impl<S: State> StateWorker<S> {
         Ok(ContextDraft {
             id: context.id,
             machine: context.machine.name.to_string(),
-            entity: context.state.id().map(Into::into),
+            entity: context.entity().map(Into::into),
             status: context.status,
             body: context.to_json()?,
             details,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Phase, StateWorker, tell};
+use super::{Phase, RunScope, StateWorker, tell};
 use crate::error::Chain;
 use crate::store::Due;
 use crate::{
@@ -24,17 +24,26 @@ pub enum Reloaded<S> {
 impl<S: State> StateWorker<S> {
     /// Goes on after a pause or a crash: claims the stored revision, then holds the lock again, then
     /// notes what woke it.
-    pub(super) async fn go_on(&mut self) -> Result<()> {
+    pub(super) async fn go_on<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
+    where
+        F: Fn(Arc<TransitionContext<S>>) -> Fut,
+        Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
+    {
         self.claim().await?;
+        if let Err(error) = self.check_loader() {
+            return Err(self.leave(error).await);
+        }
         let kind = EventKind::TransitionStarting { resumed: true };
         tell(&self.machine, &self.context, &mut self.events, kind);
         if self.called_off().await? {
             return Ok(());
         }
-        if let Err(error) = self.restore_lock().await {
-            return Err(self.leave(error).await);
-        }
-        if self.timed_out().await? {
+        let reacquires = reload.is_some() || self.has_entity();
+        let continuity = match self.restore_lock(reacquires).await {
+            Ok(continuity) => continuity,
+            Err(error) => return Err(self.leave(error).await),
+        };
+        if self.timed_out().await? || !self.catch_up(continuity, reload).await? {
             return Ok(());
         }
         let woken = self.woken_by();
@@ -47,7 +56,10 @@ impl<S: State> StateWorker<S> {
         }
         context.status = Status::Running;
         context.paused = None;
-        self.phase = Phase::Actions;
+        self.phase = match self.context.plan {
+            Some(_) => Phase::Actions,
+            None => Phase::Gates, // a call was dropped while it asked them
+        };
         // Before anything is done: the lease that was stored is dead now, and so is the signal.
         self.enter().await
     }
@@ -76,7 +88,8 @@ impl<S: State> StateWorker<S> {
     /// `reload` looks up what has become of the entity. It is asked before anything is done; if the
     /// lock turns out to be lost, a new one is taken and it is asked again under it, since somebody
     /// else may have been in between. [`Reloaded::Done`] completes the transition without another
-    /// action; [`Reloaded::GoOn`] goes on with the reloaded state.
+    /// action; [`Reloaded::GoOn`] asks the gates about the reloaded state, and goes on with it if they
+    /// allow that. Where the lock was held all the time, it goes on with the state that it has.
     ///
     /// Cancel safety: as for [`execute`](Self::execute).
     ///
@@ -94,29 +107,16 @@ impl<S: State> StateWorker<S> {
         if let Reloaded::Done(state) = self.reload(&reload).await? {
             return self.already_done(state).await;
         }
-        match self.execute().await {
-            Err(error) if error.is_lock_loss() => {}
-            answer => return answer,
+        let mut run = RunScope::new(self);
+        match run.go(Some(&reload)).await {
+            // Lost while it ran: once more, under a new lock.
+            Err(error) if error.is_lock_loss() => run.go(Some(&reload)).await?,
+            answer => answer?,
         }
-        self.change().lease = None;
-        if self.context.lock_key.is_none() {
-            return self.execute().await;
-        }
-        self.claim().await?;
-        if let Err(error) = self.acquire().await {
-            return Err(self.leave(error).await);
-        }
-        match self.reload(&reload).await {
-            Ok(Reloaded::Done(state)) => self.already_done(state).await,
-            Ok(Reloaded::GoOn(state)) => {
-                self.change().state = state;
-                self.execute().await
-            }
-            Err(error) => Err(self.leave(error).await),
-        }
+        Ok(run.end().context.clone())
     }
 
-    async fn reload<F, Fut>(&self, reload: &F) -> Result<Reloaded<S>>
+    pub(super) async fn reload<F, Fut>(&self, reload: &F) -> Result<Reloaded<S>>
     where
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
@@ -128,10 +128,10 @@ impl<S: State> StateWorker<S> {
         })
     }
 
-    async fn already_done(&mut self, state: S) -> Result<Arc<TransitionContext<S>>> {
+    pub(super) async fn already_done(&mut self, state: S) -> Result<Arc<TransitionContext<S>>> {
         self.claim().await?;
         self.forget_lock().await;
-        self.change().state = state;
+        self.change().state = Some(state);
         self.finish(Status::Completed, Some(json!({"already_done": true}))).await?;
         Ok(self.context.clone())
     }

@@ -30,6 +30,9 @@ impl<S: State> StateWorker<S> {
         if self.context.revision > 0 {
             self.claim().await?; // it was submitted
         }
+        if let Err(error) = self.check_loader() {
+            return Err(self.leave(error).await);
+        }
         let resumed = EventKind::TransitionStarting { resumed: false };
         tell(&self.machine, &self.context, &mut self.events, resumed);
         if self.cancelled.is_some() && self.called_off().await? {
@@ -43,10 +46,18 @@ impl<S: State> StateWorker<S> {
             }
             Err(error) => return Err(self.fail(error).await),
         }
+        match self.load_entity().await {
+            Ok(()) => {}
+            Err(error) if self.guard.is_none() => return Err(error), // the lock was lost meanwhile
+            Err(error) if self.context.revision > 0 && error.is_temporary() => {
+                return Err(self.leave(error).await);
+            }
+            Err(error) => return Err(self.fail(error).await),
+        }
         let steps = match &self.machine.provider {
             None => Steps::All,
             Some(_) => {
-                let (state, delta) = (&self.context.state, &self.context.delta);
+                let (state, delta) = (self.context.need_state()?, &self.context.delta);
                 match self.machine.configured_for(state, delta).await {
                     Ok(script) => Steps::Own(script),
                     Err(error) => return Err(self.fail(error).await),
@@ -67,27 +78,7 @@ impl<S: State> StateWorker<S> {
         }
         let Some(steps) = &self.steps else { return Err(self.no_steps().await) };
         let script = steps.of(&self.machine).clone();
-        let mut skip = None;
-        for gate in &script.gates {
-            let result = match self.ask(gate, None).await {
-                Ok(result) => result,
-                Err(error) => return Err(self.fail(error).await),
-            };
-            match result {
-                GateResult::Allow => {}
-                GateResult::Deny(_) => {
-                    let why = json!({"denied_by": &*gate.name, "message": result.message()});
-                    self.finish(Status::Stopped, Some(why)).await?;
-                    return Ok(result);
-                }
-                GateResult::SkipIdempotent(_) => {
-                    skip.get_or_insert((gate.name.clone(), result));
-                }
-            }
-        }
-        if let Some((gate, result)) = skip {
-            let why = json!({"skipped_by": &*gate, "message": result.message()});
-            self.finish(Status::Completed, Some(why)).await?;
+        if let Some(result) = self.ask_all(&script.gates).await? {
             return Ok(result);
         }
         self.phase = Phase::Actions;
@@ -104,12 +95,38 @@ impl<S: State> StateWorker<S> {
         Ok(GateResult::Allow)
     }
 
+    /// Asks gates of the transition. An answer is that of the one that has ended it.
+    pub(super) async fn ask_all(&mut self, gates: &[AnyGate<S>]) -> Result<Option<GateResult>> {
+        let mut skip = None;
+        for gate in gates {
+            let result = match self.ask(gate, None).await {
+                Ok(result) => result,
+                Err(error) => return Err(self.fail(error).await),
+            };
+            match result {
+                GateResult::Allow => {}
+                GateResult::Deny(_) => {
+                    let why = json!({"denied_by": &*gate.name, "message": result.message()});
+                    self.finish(Status::Stopped, Some(why)).await?;
+                    return Ok(Some(result));
+                }
+                GateResult::SkipIdempotent(_) => {
+                    skip.get_or_insert((gate.name.clone(), result));
+                }
+            }
+        }
+        let Some((gate, result)) = skip else { return Ok(None) };
+        let why = json!({"skipped_by": &*gate, "message": result.message()});
+        self.finish(Status::Completed, Some(why)).await?;
+        Ok(Some(result))
+    }
+
     async fn ask(&mut self, gate: &AnyGate<S>, action: Option<&Arc<str>>) -> Result<GateResult> {
         let before = action.map(|name| &**name);
         let asking = EventKind::GateEvaluating { gate: &gate.name, action: before };
         tell(&self.machine, &self.context, &mut self.events, asking);
         let scope = self.scope();
-        let at = GateContext { state: &self.context.state, delta: &self.context.delta };
+        let at = GateContext { state: self.context.need_state()?, delta: &self.context.delta };
         let now = || match &scope {
             Some(scope) => scope.call(|| gate.evaluate_now(at)),
             None => gate.evaluate_now(at),
@@ -150,12 +167,13 @@ impl<S: State> StateWorker<S> {
     /// One action, or its skipping.
     pub(super) async fn step(&mut self) -> Result<()> {
         self.check_lock().await?;
+        self.context.need_state()?;
         let index = self.context.next;
         let first = self.context.plan.as_ref().map_or(0, Plan::first);
         let Some(steps) = &self.steps else { return Err(self.no_steps().await) };
         let actions = &steps.of(&self.machine).actions;
         let Some(action) = actions.get(index - first) else {
-            return self.finish(Status::Completed, None).await;
+            return self.complete().await;
         };
         let (planned, last) = (actions.len(), index - first + 1 == actions.len());
         if action.gate.is_some()
@@ -203,7 +221,7 @@ impl<S: State> StateWorker<S> {
         last: bool,
     ) -> Result<()> {
         match execution {
-            Execution::Continue if last => self.finish(Status::Completed, None).await,
+            Execution::Continue if last => self.complete().await,
             Execution::Continue if self.machine.store.is_none() => Ok(()),
             Execution::Continue => self.enter().await,
             Execution::Stop => self.finish(Status::Stopped, None).await,
@@ -246,7 +264,7 @@ impl<S: State> StateWorker<S> {
         });
         let kind = EventKind::ActionSkipped { action: &action.name, index, result };
         tell(&self.machine, &self.context, &mut self.events, kind);
-        if last { self.finish(Status::Completed, None).await } else { Ok(()) }
+        if last { self.complete().await } else { Ok(()) }
     }
 
     /// Ends it as called off, if whoever claimed it was told so.

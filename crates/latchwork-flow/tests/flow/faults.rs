@@ -11,7 +11,7 @@ use latchwork_flow::store::{
 };
 use latchwork_flow::{
     ActionResult, ContextStore, EntityKey, Error, InMemoryContextStore, JsonState, OnTimeout,
-    Pause, Result, StateMachine, TransitionId,
+    Pause, Reloaded, Result, StateMachine, TransitionId,
 };
 use latchwork_lock::{InMemoryLockProvider, Locks, ManualClock};
 use serde_json::{Value, json};
@@ -170,7 +170,9 @@ async fn f08_a_store_that_stays_away_ends_the_run_and_frees_the_lock() {
     store.before.store(0, Ordering::Relaxed);
     let row = store.inner.load(worker.context().id()).await.unwrap().unwrap();
     assert_eq!((row.head.status.name(), row.head.run), ("running", None));
-    let done = machine.resume(worker.context().id()).await.unwrap().execute().await.unwrap();
+    // Its lock was free meanwhile, so the state is looked up again.
+    let look = |_| async { Ok(Reloaded::GoOn(order())) };
+    let done = machine.resume_or_reacquire(worker.context().id(), look).await.unwrap();
     assert!(done.is_completed());
     assert_eq!(ran.load(Ordering::Relaxed), 4);
 }

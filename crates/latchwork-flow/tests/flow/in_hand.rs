@@ -31,7 +31,7 @@ async fn goes_on(machine: StateMachine<JsonState>) {
     let ran: Vec<_> = done.action_executions().iter().map(|ran| &*ran.action).collect();
     assert_eq!(ran, ["first", "wait", "then", "merge_delta"]);
     assert!(done.is_completed());
-    assert_eq!(done.state().get("done"), Some(&json!(true)));
+    assert_eq!(done.state().unwrap().get("done"), Some(&json!(true)));
     // And one that has not begun begins.
     let pending = machine.transition(state, delta);
     let mut worker = machine.from_context(pending.context().clone()).unwrap();

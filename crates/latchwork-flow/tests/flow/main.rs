@@ -12,3 +12,4 @@ mod format;
 mod in_hand;
 mod model;
 mod observers;
+mod settings;

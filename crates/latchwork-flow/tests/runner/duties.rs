@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use latchwork_flow::{
-    ActionResult, ContextStore, ContextSummary, Contexts, EntityKey, EventKind, FlowRunner,
-    InMemoryContextStore, JsonState, OnTimeout, Pause, Reloaded, StateMachine, StateMachineBuilder,
-    Status, TransitionId, Woken,
+    ActionResult, BoxError, ContextStore, ContextSummary, Contexts, EntityKey, EventKind,
+    FlowRunner, InMemoryContextStore, JsonState, OnTimeout, Pause, Reloaded, StateMachine,
+    StateMachineBuilder, Status, TransitionContext, TransitionId, Woken,
 };
 use latchwork_lock::{InMemoryLockProvider, LockConfig, Locks};
 use libtest_mimic::Trial;
@@ -231,7 +231,7 @@ async fn a_lost_lock_is_taken_again_after_a_reload() {
     let counted = asked.clone();
     let runner = runner(&machine).reload(move |context| {
         counted.fetch_add(1, Ordering::SeqCst);
-        async move { Ok(Reloaded::GoOn(context.state().clone())) }
+        async move { Ok(Reloaded::GoOn(context.state().expect("a state").clone())) }
     });
     let runner = runner.start();
     let id = submit(&machine, "a").await;
@@ -326,11 +326,18 @@ async fn no_action_begins_under_a_lock_that_ran_out() {
     assert_eq!(fences.lock().len(), 1, "the next action has not begun");
     let id = worker.context().id();
     assert_eq!(world.show(id).await.status, Status::Running);
-    let runner = runner(&machine).start();
+    let runner = runner(&machine).reload(as_it_was).start();
     world.becomes(id, Status::Completed).await;
     let fences = fences.lock().clone();
     assert!(fences.len() == 2 && fences[1] > fences[0], "{fences:?}");
     runner.stop().await.expect("it did well");
+}
+
+/// What somebody finds who looks for an entity that nobody has changed.
+async fn as_it_was(
+    context: Arc<TransitionContext<JsonState>>,
+) -> Result<Reloaded<JsonState>, BoxError> {
+    Ok(Reloaded::GoOn(context.state().expect("a state").clone()))
 }
 
 async fn so_many_at_a_time_and_no_more() {
@@ -390,7 +397,7 @@ async fn stopping_hands_over_between_two_actions() {
     stopping.await.expect("no panic").expect("it did well");
     let left = world.show(id).await;
     assert_eq!((left.status, left.details.done, left.runner), (Status::Running, 1, None));
-    assert_eq!(world.holders("flow:entity:a").await, 0);
+    assert_eq!(world.holders("flow:entity:a").await, 1, "kept, so that nobody comes in between");
     let second = runner(&machine).start();
     world.becomes(id, Status::Completed).await;
     second.stop().await.expect("it did well");
@@ -420,7 +427,7 @@ async fn an_action_without_end_is_dropped_after_the_grace() {
     begun.notified().await;
     first.stop().await.expect("it did well");
     assert_eq!(world.show(id).await.runner, None, "others need not wait for it");
-    let second = runner(&machine).start();
+    let second = runner(&machine).reload(as_it_was).start();
     world.becomes(id, Status::Completed).await;
     assert_eq!(tries.load(Ordering::SeqCst), 2);
     second.stop().await.expect("it did well");

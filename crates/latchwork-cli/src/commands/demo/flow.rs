@@ -45,7 +45,8 @@ pub(super) async fn pause_and_resume(story: &mut Story) -> Result<(), Failure> {
     let (first, second) = (one.execute().await?, two.execute().await);
     story.promise("one of them finishes it", first.is_completed())?;
     story.promise("the other learns that it came second", second.is_err())?;
-    let again = publish.dry_run(first.state(), &delta).await?;
+    let published = first.state().cloned().unwrap_or_default();
+    let again = publish.dry_run(&published, &delta).await?;
     let why = again.blockers().find_map(|gate| gate.message.clone()).unwrap_or_default();
     story.promise(&format!("and a dry run says why not once more: {why}"), !again.is_allowed())
 }

@@ -38,7 +38,7 @@ fn f06_a_paused_context_of_version_1_is_read() {
         (context.status(), context.revision(), context.definition()),
         (Status::Paused, 4, 2)
     );
-    assert_eq!(context.state().get("status"), Some(&json!("draft")));
+    assert_eq!(context.state().unwrap().get("status"), Some(&json!("draft")));
     assert_eq!(context.delta().get("status"), Some(&json!("published")));
     assert_eq!(context.metadata(), Some(&json!({"job": 7})));
     let left: Vec<_> = context.remaining_actions().iter().map(|name| &**name).collect();
@@ -83,12 +83,12 @@ async fn f06_a_context_of_version_1_goes_on() {
     assert_eq!(worker.execute().await.unwrap_err().code(), "lock_lost");
     let done = worker
         .execute_or_reacquire(|context| async move {
-            Ok(latchwork_flow::Reloaded::GoOn(context.state().clone()))
+            Ok(latchwork_flow::Reloaded::GoOn(context.state().unwrap().clone()))
         })
         .await
         .unwrap();
     assert!(done.is_completed());
-    assert_eq!(done.state().get("status"), Some(&json!("published")));
+    assert_eq!(done.state().unwrap().get("status"), Some(&json!("published")));
 }
 
 #[tokio::test]
