@@ -196,7 +196,9 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// # Errors
     /// As for the async form.
     pub fn try_acquire(self) -> Result<Option<Guard>> {
-        self.as_try().acquire().map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
+        self.contention_is_an_answer()
+            .acquire()
+            .map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
     }
 
     /// Asks for the lock under any of the four strategies (L15).

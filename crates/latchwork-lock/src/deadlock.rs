@@ -457,6 +457,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::async_yields_async, reason = "the task is awaited when the lock is free")]
     fn a_task_that_is_polled_on_the_same_thread_is_not_in_the_scope() {
         let locks = blocking::Locks::from(locks());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -102,7 +102,10 @@ impl LockRequest<'_, ManyKeys> {
     ///
     /// Cancel safe, and with the same errors as for one key but for that one.
     pub async fn try_acquire(self) -> Result<Option<GuardSet>> {
-        self.as_try().acquire().await.map_or_else(Error::unless_taken, |guards| Ok(Some(guards)))
+        self.contention_is_an_answer()
+            .acquire()
+            .await
+            .map_or_else(Error::unless_taken, |guards| Ok(Some(guards)))
     }
 }
 

@@ -178,7 +178,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     }
 
     /// Not getting it is an answer like any other.
-    pub(crate) fn as_try(mut self) -> Self {
+    pub(crate) fn contention_is_an_answer(mut self) -> Self {
         self.is_try = true;
         self
     }
@@ -278,7 +278,10 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     ///
     /// Cancel safe, and with the same errors as [`acquire`](Self::acquire) but for that one.
     pub async fn try_acquire(self) -> Result<Option<Guard>> {
-        self.as_try().acquire().await.map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
+        self.contention_is_an_answer()
+            .acquire()
+            .await
+            .map_or_else(Error::unless_taken, |guard| Ok(Some(guard)))
     }
 
     /// Asks for the lock under any of the four strategies (L15).

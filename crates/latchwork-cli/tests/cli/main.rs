@@ -2,6 +2,7 @@
 //! each test. One test binary, so that it links once.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 mod contention;
 mod death;
