@@ -160,6 +160,10 @@ local function left(s)
   return first and first.expires - now or -1
 end
 
+-- How long a holder has yet, as it is shown. The end of a single key is rounded up, so that nobody is let in too
+-- early; what is shown is never more than the ttl.
+local function remaining(s, h) return h.expires - now - (s.single and 1000 or 0) end
+
 -- A lock as it is, without what has run out.
 local function read(key)
   local name = sub(key, 13)
@@ -319,7 +323,7 @@ end
 
 local function refused(s)
   local h = soonest(s)
-  return h and { 0, h.expires - now, told(h) } or { 0 }
+  return h and { 0, remaining(s, h), told(h) } or { 0 }
 end
 
 local operations = {
@@ -422,7 +426,7 @@ local operations = {
     for at = #s.holders, 1, -1 do
       local h = s.holders[at]
       if which == '' or which == h.fence then
-        broken[#broken + 1], broken[#broken + 2] = h.expires - now, told(h)
+        broken[#broken + 1], broken[#broken + 2] = remaining(s, h), told(h)
         remove(s, at)
       end
     end
@@ -433,7 +437,7 @@ local operations = {
   -- Looks, and changes nothing. Answers the time, microseconds and entry of each holder, entries of waiters.
   i = function(s)
     local holders, waiters = {}, {}
-    for i, h in ipairs(s.holders) do holders[2 * i - 1], holders[2 * i] = h.expires - now, told(h) end
+    for i, h in ipairs(s.holders) do holders[2 * i - 1], holders[2 * i] = remaining(s, h), told(h) end
     for _, id in ipairs(call('LRANGE', s.q, 0, -1)) do
       local since, record = waiter(s, id)
       local _, _, client = party(record)
