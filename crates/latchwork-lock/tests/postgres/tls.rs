@@ -41,7 +41,7 @@ pub(crate) async fn certificates_are_checked() {
         refused(&format!("{address}?{parameters}"), "lock_backend", "certificate").await;
     }
     let missing = format!("{named}?sslmode=verify-full&sslrootcert=/nowhere/ca.pem");
-    refused(&missing, "lock_unavailable", "sslrootcert").await;
+    refused(&missing, "invalid_argument", "sslrootcert").await;
     assert_eq!(place(&named).split(':').next(), Some("localhost"));
     // Nobody is forced.
     let plain = Locks::connect(&format!("{}?sslmode=disable", own.address)).await;
