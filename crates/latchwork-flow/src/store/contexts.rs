@@ -154,11 +154,8 @@ impl Contexts {
         self.store.wake(id).await
     }
 
-    /// Lets a failed transition go on from the action that failed, with the same idempotency key; one
-    /// that failed before its first action begins anew. The next runner does it.
-    ///
-    /// Its lock was released when it failed, so the entity may have been moved since: a machine that
-    /// loads its entity looks again.
+    /// Marks a failed transition as due again. **Unfinished:** it changes the store only, and a
+    /// machine refuses the context, whose stored form still says that it failed.
     ///
     /// Cancel safe: it goes on or it does not.
     ///
@@ -166,6 +163,7 @@ impl Contexts {
     /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound),
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that has not failed, or what the
     /// store reports.
+    #[doc(hidden)]
     pub async fn retry(&self, id: TransitionId) -> Result<()> {
         self.store.retry(id).await
     }
