@@ -1,0 +1,84 @@
+//! One transaction of any database.
+
+use chrono::{DateTime, Utc};
+
+use super::{Cells, Param, Statements};
+use crate::Result;
+
+/// One transaction: it is [committed](Self::commit), or nothing of it has happened.
+///
+/// Dropped before its end it is rolled back. Every method that writes is therefore cancel safe as long
+/// as the session is dropped with the future.
+pub(crate) enum Session<'c> {
+    #[cfg(feature = "sqlite")]
+    Sqlite(crate::stores::sqlite::SqliteSession<'c>),
+    #[cfg(feature = "postgres")]
+    Postgres(crate::stores::postgres::PostgresSession<'c>),
+    /// Keeps the lifetime where no database is built in.
+    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+    #[expect(dead_code, reason = "no database is built in")]
+    None(std::marker::PhantomData<&'c ()>),
+}
+
+/// The same call on whichever database it is.
+macro_rules! on {
+    ($session:expr, $inner:ident => $call:expr) => {
+        match $session {
+            #[cfg(feature = "sqlite")]
+            Session::Sqlite($inner) => $call,
+            #[cfg(feature = "postgres")]
+            Session::Postgres($inner) => $call,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            Session::None(_) => unreachable!("no database is built in"),
+        }
+    };
+}
+
+impl Session<'_> {
+    /// The database's time at the beginning of the transaction.
+    pub(crate) fn now(&self) -> DateTime<Utc> {
+        on!(self, session => session.now())
+    }
+
+    pub(crate) fn sql(&self) -> &'static Statements {
+        on!(self, session => session.statements())
+    }
+
+    pub(crate) async fn fetch(&mut self, sql: &str, params: Vec<Param>) -> Result<Vec<Cells>> {
+        on!(self, session => session.fetch(sql, params).await)
+    }
+
+    pub(crate) async fn fetch_one(
+        &mut self,
+        sql: &str,
+        params: Vec<Param>,
+    ) -> Result<Option<Cells>> {
+        Ok(self.fetch(sql, params).await?.into_iter().next())
+    }
+
+    pub(crate) async fn execute(&mut self, sql: &str, params: Vec<Param>) -> Result<u64> {
+        on!(self, session => session.execute(sql, params).await)
+    }
+
+    /// Gives up waiting for another transaction's rows after this many milliseconds. SQLite has one
+    /// writer and its own limit.
+    pub(crate) async fn limit_lock_waits(&mut self, millis: u32) -> Result<()> {
+        match self {
+            #[cfg(feature = "postgres")]
+            Session::Postgres(session) => session.limit_lock_waits(millis).await,
+            #[allow(unreachable_patterns, reason = "depends on the features")]
+            _ => {
+                let _ = millis;
+                Ok(())
+            }
+        }
+    }
+
+    pub(crate) async fn commit(self) -> Result<()> {
+        on!(self, session => session.commit().await)
+    }
+
+    pub(crate) async fn rollback(self) -> Result<()> {
+        on!(self, session => session.rollback().await)
+    }
+}
