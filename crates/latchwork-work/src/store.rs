@@ -28,7 +28,7 @@ pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use param::{Cell, Cells, Param, params};
 pub(crate) use ready::{Pick, PickFrom};
-pub(crate) use session::Session;
+pub(crate) use session::{Connection, Session};
 pub(crate) use statements::Statements;
 
 /// A database with orders.
@@ -45,9 +45,11 @@ impl Store {
     pub(crate) async fn begin(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin().await.map(Session::Sqlite),
+            Store::Sqlite(store) => store.begin().await.map(Connection::Sqlite).map(Session::new),
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin().await.map(Connection::Postgres).map(Session::new)
+            }
         }
     }
 
@@ -55,9 +57,13 @@ impl Store {
     pub(crate) async fn begin_read(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin_read().await.map(Session::Sqlite),
+            Store::Sqlite(store) => {
+                store.begin_read().await.map(Connection::Sqlite).map(Session::new)
+            }
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin_read().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin_read().await.map(Connection::Postgres).map(Session::new)
+            }
         }
     }
 }

@@ -48,10 +48,16 @@ impl WorkClient {
                 self.claim_round(session, &rest, &full).await
             })?;
             all.leases.extend(round.leases);
+            // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
+            // one had the limit locked, and whoever changes such an item may wait for it.
+            let mut reclaimed = false;
+            for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
+                reclaimed |= self.reclaim_of(limit).await?;
+            }
             all.held_back.extend(round.held_back);
             all.full_types.extend(round.full_types);
             all.follow.extend(round.follow);
-            if !round.more || all.leases.len() >= wanted {
+            if all.leases.len() >= wanted || !(round.more || reclaimed) {
                 break;
             }
         }
@@ -79,7 +85,6 @@ impl WorkClient {
             let free = usize::try_from(i64::from(max) - held).unwrap_or(0);
             room = room.min(free);
             if free == 0 {
-                round.more = self.reclaim_of(session, &agent).await?;
                 round.held_back.insert(agent, LimitRow { held, max: max.into() });
                 return Ok(round);
             }
@@ -156,9 +161,6 @@ impl WorkClient {
         }
         let lanes = full.iter().filter(|key| key.is_lane()).map(|key| key.as_str().to_owned());
         session.rebalance(&lanes.collect::<Vec<_>>()).await?;
-        for key in full {
-            self.reclaim_of(session, &key).await?;
-        }
         Ok(admitted)
     }
 
@@ -166,15 +168,18 @@ impl WorkClient {
         self.manager.types().get(name).ok()?.settings().max_leases
     }
 
-    /// Takes back what a limit's dead agents hold. Passes over items that somebody is changing: we hold
-    /// the limit that he may wait for.
-    async fn reclaim_of(&self, session: &mut Session<'_>, limit: &LimitKey) -> Result<bool> {
-        let expired = session.expired_of(limit, RECLAIMED).await?;
-        if expired.is_empty() {
-            return Ok(false);
-        }
-        let items = session.lock_free_items(&expired).await?;
-        let reclaimed = self.manager.reclaim_items(session, items).await?;
+    /// Takes back what a limit's dead agents hold.
+    async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of(limit, RECLAIMED).await?;
+            if expired.is_empty() {
+                return Ok(Vec::new());
+            }
+            let items = session.lock_free_items(&expired).await?;
+            self.manager.reclaim_items(session, items).await
+        })?;
+        let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
+        self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())
     }
 

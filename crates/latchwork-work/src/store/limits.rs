@@ -4,7 +4,7 @@
 //! in the order of their keys and adds to them only what they allow; the end of a lease takes it away
 //! again. The sweep counts anew what a crash or a changed setting may have left wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -51,6 +51,15 @@ impl LimitKey {
     pub(crate) fn is_lane(&self) -> bool {
         self.0.starts_with("key:")
     }
+}
+
+/// What a transaction does with limits before it commits.
+#[derive(Default)]
+pub(crate) struct Deferred {
+    /// How many leases have ended, by limit.
+    pub(super) ended: BTreeMap<LimitKey, i64>,
+    /// Lanes whose rows have changed.
+    pub(super) rebalance: BTreeSet<LimitKey>,
 }
 
 /// How far a limit is used.
@@ -147,16 +156,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Locks the limits of leases that have ended, takes them off, and opens what that lets in.
-    pub(super) async fn free_limits(&mut self, ended: BTreeMap<LimitKey, i64>) -> Result<()> {
-        if ended.is_empty() {
+    /// Takes ended leases off their limits, and opens what that lets in.
+    pub(super) async fn settle_limits(&mut self, deferred: Deferred) -> Result<()> {
+        let Deferred { ended, mut rebalance } = deferred;
+        rebalance.extend(ended.keys().filter(|key| key.is_lane()).cloned());
+        let keys: BTreeSet<_> = ended.keys().chain(&rebalance).collect();
+        if keys.is_empty() {
             return Ok(());
         }
-        self.lock_limits(ended.keys()).await?;
+        self.lock_limits(keys).await?;
         let changes = ended.iter().map(|(key, count)| (key.clone(), -count)).collect();
         self.change_limits(&changes).await?;
-        let lanes = ended.into_keys().filter(LimitKey::is_lane).map(LimitKey::into_text);
-        self.rebalance(&lanes.collect::<Vec<_>>()).await
+        let lanes: Vec<_> = rebalance.into_iter().map(LimitKey::into_text).collect();
+        self.rebalance(&lanes).await
     }
 
     /// Counts a limit's leases anew.
