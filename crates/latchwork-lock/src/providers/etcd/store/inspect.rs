@@ -1,67 +1,65 @@
-//! Reading the entries of keys: who holds, who waits, and for how long yet. And ending a lease by hand,
-//! which begins with a look.
+//! Reads the entries of keys: holders, waiters, and the time that is left. And breaks locks, which
+//! starts with a read.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use etcd_client::{DeleteOptions, GetOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, Txn, TxnOp, TxnOpResponse};
 use futures::{StreamExt, stream};
 
-use super::compare::is;
-use super::error::{self, Wrong};
-use super::record::{Entry, Part, State};
-use super::store::{Store, revision};
+use super::Store;
+use super::compare::created_at;
+use crate::providers::etcd::error::{self, RequestError};
+use crate::providers::etcd::names::Part;
+use crate::providers::etcd::record::{Entry, KeyState, txn_revision};
 use crate::{Fence, Holder, Inspection, Key, Page, PageRequest, Result};
 
-/// How many entries one answer of a listing brings.
+/// How many entries of a listing are read at a time.
 const CHUNK: i64 = 1_000;
 
-/// How many leases are asked about at once.
-const AT_ONCE: usize = 16;
-
-/// How many keys one look asks for; a server takes 128 operations at a time unless it was told
-/// otherwise.
-pub(super) const LOOK: usize = 64;
+/// How many leases are queried at a time.
+const MAX_CONCURRENT: usize = 16;
 
 impl Store {
     /// The entries of a key.
-    pub(super) async fn peek(&self, during: &'static str, key: &Key) -> Result<State> {
-        let from = self.names.all(key.as_str());
-        let read = self.link.ask_again(during, move |member| {
+    pub(crate) async fn read_key(&self, during: &'static str, key: &Key) -> Result<KeyState> {
+        let from = self.names.key_prefix(key.as_str());
+        let read = self.cluster.request_with_retry(during, move |member| {
             let from = from.clone();
             async move { member.kv.clone().get(from, Some(GetOptions::new().with_prefix())).await }
         });
-        let (answer, _) = read.await.map_err(|wrong| wrong.error(during))?;
-        Ok(self.state_of(&answer, answer.header().map_or(0, |header| header.revision())))
+        let (answer, _) = read.await.map_err(|error| error.into_error(during))?;
+        let revision = answer.header().map_or(0, |header| header.revision());
+        Ok(KeyState::read(&self.names, revision, answer.kvs()))
     }
 
-    /// The entries of several keys, without what they say.
-    pub(super) async fn look(
+    /// The entries of several keys, without their values.
+    pub(crate) async fn read_keys(
         &self,
         during: &'static str,
         keys: &[Key],
-    ) -> Result<Vec<State>, Wrong> {
-        let all = keys.iter().map(|key| self.get(key.as_str()));
+    ) -> Result<Vec<KeyState>, RequestError> {
+        let all = keys.iter().map(|key| self.read_op(key.as_str()));
         let txn = Txn::new().and_then(all.collect::<Vec<_>>());
-        let (answer, _) = self.ask_again(txn, during).await?;
-        let revision = revision(&answer);
+        let (answer, _) = self.execute(during, txn).await?;
+        let revision = txn_revision(&answer);
         let states = answer.op_responses().into_iter().filter_map(|part| match part {
-            TxnOpResponse::Get(part) => Some(self.state_of(&part, revision)),
+            TxnOpResponse::Get(part) => Some(KeyState::read(&self.names, revision, part.kvs())),
             _ => None,
         });
         Ok(states.collect())
     }
 
-    /// Who holds and who waits.
-    pub(super) async fn inspect(&self, during: &'static str, key: &Key) -> Result<Inspection> {
-        let seen = self.peek(during, key).await?;
+    /// Holders and waiters of a key.
+    pub(crate) async fn inspect(&self, during: &'static str, key: &Key) -> Result<Inspection> {
+        let seen = self.read_key(during, key).await?;
         let left = self.time_left(during, seen.holders()).await?;
         seen.inspection(key.as_str(), self.wall(), |lease| left.get(&lease).copied())
             .map_err(|what| error::unreadable(during, what))
     }
 
-    /// A page of the keys that begin like this.
-    pub(super) async fn list(
+    /// A page of the keys with this prefix.
+    pub(crate) async fn list(
         &self,
         during: &'static str,
         prefix: &str,
@@ -69,22 +67,22 @@ impl Store {
     ) -> Result<Page> {
         let mut found: Vec<(String, Vec<Entry>)> = Vec::new();
         let mut revision = 0;
-        let beginning = self.names.beginning(prefix);
-        let end = behind(beginning.as_bytes());
-        let after = page.after.as_ref().map(|after| self.names.behind(after).into_bytes());
-        let mut from = beginning.into_bytes().max(after.unwrap_or_default());
-        // One more than wanted tells whether there is more.
+        let listing = self.names.listing_prefix(prefix);
+        let end = end_of_prefix(listing.as_bytes());
+        let after = page.after.as_ref().map(|after| self.names.after_key(after).into_bytes());
+        let mut from = listing.into_bytes().max(after.unwrap_or_default());
+        // One more than requested tells whether there is another page.
         while found.len() <= page.limit + 1 {
             if from.is_empty() {
-                from.push(0); // there is no empty name
+                from.push(0); // an empty name is not legal
             }
             let options = GetOptions::new().with_range(end.clone()).with_limit(CHUNK);
             let start = from.clone();
-            let read = self.link.ask_again(during, move |member| {
+            let read = self.cluster.request_with_retry(during, move |member| {
                 let (start, options) = (start.clone(), options.clone());
                 async move { member.kv.clone().get(start, Some(options)).await }
             });
-            let (answer, _) = read.await.map_err(|wrong| wrong.error(during))?;
+            let (answer, _) = read.await.map_err(|error| error.into_error(during))?;
             revision = answer.header().map_or(revision, |header| header.revision());
             for (key, entry) in answer.kvs().iter().filter_map(|kv| Entry::read(&self.names, kv)) {
                 match found.last_mut() {
@@ -98,8 +96,10 @@ impl Store {
             }
         }
         found.truncate(page.limit + 1);
-        let states: Vec<(String, State)> =
-            found.into_iter().map(|(key, entries)| (key, State::new(revision, entries))).collect();
+        let states: Vec<(String, KeyState)> = found
+            .into_iter()
+            .map(|(key, entries)| (key, KeyState::new(revision, entries)))
+            .collect();
         let holders = states.iter().flat_map(|(_, state)| state.holders());
         let left = self.time_left(during, holders).await?;
         let now = self.wall();
@@ -110,26 +110,25 @@ impl Store {
         Ok(Page::cut(keys.map_err(|what| error::unreadable(during, what))?, page))
     }
 
-    /// Ends the lease with this fence, or all, and tells which.
-    pub(super) async fn break_lock(
+    /// Ends the lease with this fence, or all; returns those that it ended.
+    pub(crate) async fn break_lock(
         &self,
         during: &'static str,
         key: &Key,
         fence: Option<Fence>,
     ) -> Result<Vec<Holder>> {
-        let seen = self.peek(during, key).await?;
+        let seen = self.read_key(during, key).await?;
         let wanted = |entry: &&Entry| fence.is_none_or(|fence| fence == entry.fence());
         let broken: Vec<&Entry> = seen.holders().filter(wanted).collect();
         let left = self.time_left(during, broken.iter().copied()).await?;
         let mut holders = Vec::new();
         for entry in broken {
             let name = self.names.entry(key.as_str(), Part::Hold, entry.mode, entry.id);
-            let told = DeleteOptions::new();
             let txn = Txn::new()
-                .when([is(name.clone(), entry.created)])
-                .and_then([TxnOp::delete(name, Some(told))]);
+                .when([created_at(name.clone(), entry.created)])
+                .and_then([TxnOp::delete(name, None)]);
             let (answer, twice) =
-                self.ask_again(txn, during).await.map_err(|wrong| wrong.error(during))?;
+                self.execute(during, txn).await.map_err(|error| error.into_error(during))?;
             if answer.succeeded() || twice {
                 let left = left.get(&entry.lease).copied().unwrap_or_default();
                 let holder = entry.holder(self.wall(), left);
@@ -139,27 +138,28 @@ impl Store {
         Ok(holders)
     }
 
-    /// How long these holders have yet, by the server's clock; none for one that is over.
-    pub(super) async fn time_left<'a>(
+    /// The time left of these holders' leases, by the server's clock; none for one that has ended.
+    pub(crate) async fn time_left<'a>(
         &self,
         during: &'static str,
         holders: impl Iterator<Item = &'a Entry>,
     ) -> Result<HashMap<i64, Duration>> {
         let leases: HashSet<i64> = holders.map(|entry| entry.lease).collect();
-        let asked = stream::iter(leases).map(|lease| {
-            let link = self.link.clone();
+        let queries = stream::iter(leases).map(|lease| {
+            let cluster = self.cluster.clone();
             async move {
-                let asking = link.ask_again(during, move |member| async move {
+                let querying = cluster.request_with_retry(during, move |member| async move {
                     member.lease.clone().time_to_live(lease, None).await
                 });
-                match asking.await {
+                match querying.await {
                     Ok((answer, _)) => Ok((lease, answer.ttl())),
-                    Err(Wrong::LeaseGone) => Ok((lease, -1)),
-                    Err(wrong) => Err(wrong.error(during)),
+                    Err(RequestError::LeaseNotFound) => Ok((lease, -1)),
+                    Err(error) => Err(error.into_error(during)),
                 }
             }
         });
-        let answers: Vec<Result<(i64, i64)>> = asked.buffer_unordered(AT_ONCE).collect().await;
+        let answers: Vec<Result<(i64, i64)>> =
+            queries.buffer_unordered(MAX_CONCURRENT).collect().await;
         let mut left = HashMap::new();
         for answer in answers {
             let (lease, seconds) = answer?;
@@ -170,18 +170,22 @@ impl Store {
         Ok(left)
     }
 
-    /// The first holder, for whoever is refused.
-    pub(super) async fn in_the_way(&self, during: &'static str, seen: &State) -> Option<Holder> {
+    /// The first holder, for a requester that is refused.
+    pub(crate) async fn blocking_holder(
+        &self,
+        during: &'static str,
+        seen: &KeyState,
+    ) -> Option<Holder> {
         let first = seen.holders().next()?;
-        // Whoever is refused is refused, also where it cannot be told how long it will last.
+        // The refusal stands, also if the time left cannot be read.
         let left = self.time_left(during, std::iter::once(first)).await.ok()?;
         first.holder(self.wall(), *left.get(&first.lease)?).ok()
     }
 }
 
-/// The first name behind all with this beginning; a zero byte means that there is none.
-fn behind(beginning: &[u8]) -> Vec<u8> {
-    let mut end = beginning.to_vec();
+/// The first name after all with this prefix; a zero byte means that there is none.
+fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < u8::MAX {
             end.push(last + 1);
