@@ -305,6 +305,8 @@ pub(crate) async fn a_layout_that_is_unknown_is_refused() {
             provider.acquire(&other).await.expect_err("unknown"),
             provider.acquire(&waits).await.expect_err("unknown"),
             provider.rotate(proof, Token::random(), secs(30)).await.expect_err("unknown"),
+            provider.renew(proof, secs(30)).await.expect_err("unknown"),
+            provider.hand_over(proof).await.expect_err("unknown"),
             locks.inspect("key").await.expect_err("unknown"),
             locks.break_lock("key").await.expect_err("unknown"),
             locks.lock("key").acquire().await.expect_err("unknown"),
