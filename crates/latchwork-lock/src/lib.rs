@@ -34,8 +34,8 @@ mod capability;
 mod clock;
 mod config;
 mod connect;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-mod coordination;
+#[doc(hidden)]
+pub mod coordination;
 mod deadlock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]

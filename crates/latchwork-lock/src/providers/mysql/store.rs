@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Execute, Executor};
 use super::record::{self, Asker, Record, Row};
 use super::transaction::Transaction;
 use super::{error, schema};
+use crate::coordination::background::Background;
 use crate::desk::Desk;
 use crate::retry::Backoff;
 use crate::rules::{Held, Id, Party, Rules};
@@ -29,6 +30,9 @@ const TRIES: usize = 8;
 
 /// The longest label of a process that is stored.
 const LABEL: usize = 512;
+
+/// Runs all work on the database that must run to its end.
+pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
     pub(super) lines: Lines,

@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::provider::MySqlLockProvider;
 use super::record::{self, Asker};
 use super::release::release;
-use super::store::{Store, Taken};
-use super::watcher;
+use super::store::{BACKGROUND, Store, Taken};
 use crate::rules::{Id, Party, Verdict};
 use crate::{AcquireRequest, Acquired, Grant, Holder, Key, Moment, Result, Wait};
 
@@ -46,7 +45,7 @@ pub(super) async fn acquire(
             wanted: queued.wanted.clone(),
         };
         let store = provider.store.clone();
-        let answer = watcher::run(DURING, async move { question.ask(&store).await }).await;
+        let answer = BACKGROUND.run(DURING, async move { question.ask(&store).await }).await;
         match answer {
             Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
                 queued.armed = false;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use super::provider::PostgresLockProvider;
 use super::record::{self, Asker};
+use super::release;
 use super::scripts::{Ask, Asked};
-use super::store::Store;
-use super::{release, watcher};
+use super::store::{BACKGROUND, Store};
 use crate::rules::{Id, Party, Verdict};
 use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
@@ -100,12 +100,13 @@ impl Question {
         }
         let store = provider.store.clone();
         let open = store.unanswered.open(self.id);
-        watcher::run(DURING, async move {
-            let answer = self.ask(&store).await;
-            drop(open);
-            answer
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let answer = self.ask(&store).await;
+                drop(open);
+                answer
+            })
+            .await
     }
 
     /// Tries the short way, which most requests can go; none where the rules must decide.
