@@ -28,8 +28,8 @@
 
 pub mod blocking;
 
+mod acquire;
 mod any_provider;
-mod ask;
 mod capability;
 mod clock;
 mod config;
@@ -51,7 +51,6 @@ mod guard_set;
 )]
 mod handed;
 mod held;
-mod held_box;
 mod key;
 mod lease;
 mod locks;

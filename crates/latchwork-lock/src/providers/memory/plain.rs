@@ -4,18 +4,15 @@ use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::record::{Seat, halves, whole};
+use super::record::Seat;
 use crate::rules::{CLAIM_WINDOW, Held, Id, Party, Rules};
 use crate::{AcquireRequest, Fence, Grant, Mode, Moment};
 
 /// One exclusive holder without a name, and behind it a line of the same kind.
 ///
-/// Nearly every key is so for all its life. Who is next needs no other rule than to be next, and
-/// a place in the line is one cache line: this is what a key that many want lives on. Alone, a
-/// holder fits into two with its key.
+/// Nearly every key is so for all its life, and who is next needs no other rule than to be next.
 pub(super) struct Plain {
-    /// In halves: whole, its alignment would cost eight bytes.
-    pub(super) id: [u64; 2],
+    pub(super) id: Id,
     pub(super) fence: Fence,
     pub(super) expires: Moment,
     pub(super) ttl: Duration,
@@ -32,7 +29,7 @@ pub(super) struct Line {
 }
 
 struct Place {
-    id: [u64; 2],
+    id: Id,
     ttl: Duration,
     since: Moment,
     deadline: Moment,
@@ -48,17 +45,19 @@ impl Plain {
     }
 
     /// The first grant of a key that nobody had.
-    #[inline]
-    pub(super) fn begin(&mut self, request: &AcquireRequest, now: Moment, fence: Fence) {
-        self.id = halves(request.token.expose());
-        self.fence = fence;
-        self.expires = now.after(request.ttl);
-        self.ttl = request.ttl;
+    pub(super) fn granted(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
+        Plain {
+            id: request.token.expose(),
+            fence,
+            expires: now.after(request.ttl),
+            ttl: request.ttl,
+            line: None,
+        }
     }
 
     #[inline]
     pub(super) fn is_held_by(&self, id: Id) -> bool {
-        self.id == halves(id)
+        self.id == id
     }
 
     /// Whether nobody waits, nor had to.
@@ -81,7 +80,7 @@ impl Plain {
         waker: &Waker,
     ) {
         self.line().queue.push_back(Place {
-            id: halves(request.token.expose()),
+            id: request.token.expose(),
             ttl: request.ttl,
             since: now,
             deadline,
@@ -105,7 +104,6 @@ impl Plain {
 
     /// One that waits says how to wake it; false when it does not wait (any more).
     pub(super) fn still_waits(&mut self, id: Id, waker: &Waker) -> bool {
-        let id = halves(id);
         let Some(line) = &mut self.line else { return false };
         let Some(place) = line.queue.iter_mut().find(|p| p.id == id) else { return false };
         match &mut place.waker {
@@ -117,7 +115,6 @@ impl Plain {
 
     /// Takes one that waits out of the line.
     pub(super) fn leave(&mut self, id: Id) {
-        let id = halves(id);
         if let Some(line) = &mut self.line
             && let Some(at) = line.queue.iter().position(|p| p.id == id)
         {
@@ -130,9 +127,7 @@ impl Plain {
     #[inline]
     pub(super) fn pass_on(&mut self, now: Moment, fence: impl FnOnce() -> Fence) -> Option<Waker> {
         let line = self.line.as_mut()?;
-        // Read where it stands, since out of the queue it would be copied once more.
-        let next = line.queue.front_mut()?;
-        let waker = next.waker.take();
+        let next = line.queue.pop_front()?;
         self.id = next.id;
         self.ttl = next.ttl;
         line.previous = Some(self.fence);
@@ -140,8 +135,7 @@ impl Plain {
         line.since = now;
         self.fence = fence();
         self.expires = now.after(self.ttl.min(CLAIM_WINDOW));
-        line.queue.pop_front();
-        waker
+        next.waker
     }
 
     /// Sends away those whose time to wait is over.
@@ -170,7 +164,7 @@ impl Plain {
         let line = self.line.as_ref();
         Held {
             party: Box::new(Party {
-                id: whole(self.id),
+                id: self.id,
                 mode: Mode::Exclusive,
                 owner: None,
                 note: None,
@@ -215,7 +209,7 @@ impl Plain {
 impl Place {
     fn party(&self) -> Party<Seat> {
         Party {
-            id: whole(self.id),
+            id: self.id,
             mode: Mode::Exclusive,
             owner: None,
             note: None,
@@ -282,9 +276,7 @@ mod tests {
     impl Twice {
         fn new(now: Moment, ids: Id, fence: u64) -> Self {
             let first = Fence::new(fence);
-            let mut plain =
-                Plain { id: [0; 2], fence: first, expires: now, ttl: Duration::ZERO, line: None };
-            plain.begin(&request(ids, 5), now, first);
+            let plain = Plain::granted(&request(ids, 5), now, first);
             let mut rules = Rules::default();
             let seat = Seat { waker: None, deadline: now };
             rules.ask(party(&request(ids, 5), now, seat), true, now, &mut || first);
@@ -303,7 +295,7 @@ mod tests {
                 *ours += 1;
                 Fence::new(*ours)
             };
-            let holder = whole(self.plain.id);
+            let holder = self.plain.id;
             let mut held = true;
             match *step {
                 Step::Join { ttl, patience } if self.plain.expires > now => {

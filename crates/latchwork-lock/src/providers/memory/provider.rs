@@ -122,7 +122,7 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.store.drop_lease(proof.key, proof.token.expose());
+        self.store.release(proof.key, proof.token.expose());
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {

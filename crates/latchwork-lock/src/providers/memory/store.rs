@@ -14,7 +14,7 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 
 use super::plain::Plain;
-use super::record::{Entries, Seat, State, party};
+use super::record::{Entries, Entry, Seat, State, party};
 use super::sync::{Mutex, MutexGuard};
 use super::wait::Timer;
 use crate::rules::{Id, Reporter, Rules, Verdict};
@@ -76,7 +76,7 @@ struct Shard {
 #[derive(Default)]
 struct HandedOver(BinaryHeap<Reverse<(Moment, Key)>>);
 
-/// As the port has it, from the leaves on: a grant that is wrapped once more is copied once more.
+/// As [`LockProvider::poll_acquire`](crate::LockProvider::poll_acquire) has it.
 pub(super) type Answer = Option<Poll<Result<Acquired>>>;
 
 /// Which question of a request this is.
@@ -171,7 +171,7 @@ impl Store {
     ) -> Answer {
         let Shard { entries, last_fence, due, .. } = &mut *shard;
         let begins = now.after(self.lag);
-        let Some(entry) = entries.find_taken(&request.key) else {
+        let Some(entry) = entries.find(&request.key) else {
             unreachable!("the key was taken, and the shard is locked");
         };
         let deadline = match request.wait {
@@ -235,10 +235,9 @@ impl Store {
 
     /// A waiter looks whether it was granted the key, and claims it if so. None when it neither
     /// holds nor waits (any more).
-    #[inline(always)]
     fn look(&self, key: &Key, id: Id, waker: &Waker) -> Answer {
         let mut shard = self.shard(key.process_hash());
-        let entry = shard.entries.find_for(key, id)?;
+        let entry = shard.entries.find(key)?;
         let rules = match &mut entry.state {
             State::Plain(plain) if plain.is_held_by(id) => {
                 let now = self.clock.recent();
@@ -267,19 +266,12 @@ impl Store {
 
     /// Ends a lease, or leaves the queue. True when it was held and had not run out.
     pub(super) fn release(self: &Arc<Self>, key: &Key, id: Id) -> bool {
-        let mut shard = self.shard(key.process_hash());
-        let lone_until = shard.entries.find(key).and_then(|entry| entry.state.lone_until(id));
-        if let Some(until) = lone_until {
-            let gone = if shard.entries.end_first(id) { None } else { shard.entries.remove(key) };
-            drop(shard);
-            drop(gone);
-            return until > self.clock.recent();
-        }
+        let shard = self.shard(key.process_hash());
         let shard = match self.end_plain(shard, key, id) {
             Ok(until) => return until.is_some_and(|until| until > self.clock.recent()),
             Err(shard) => shard,
         };
-        self.change_in(shard, key, Some(id), |rules, now| match rules.release(id) {
+        self.change_in(shard, key, |rules, now| match rules.release(id) {
             Some(held) => held.expires > now(),
             None => {
                 rules.leave(id);
@@ -287,20 +279,6 @@ impl Store {
             }
         })
         .unwrap_or(false)
-    }
-
-    /// The same where nobody wants to know, and so without a look at the clock.
-    pub(super) fn drop_lease(self: &Arc<Self>, key: &Key, id: Id) {
-        let mut shard = self.shard(key.process_hash());
-        if shard.entries.end_first(id) {
-            return;
-        }
-        let Err(shard) = self.end_plain(shard, key, id) else { return };
-        self.change_in(shard, key, Some(id), |rules, _| {
-            if rules.release(id).is_none() {
-                rules.leave(id);
-            }
-        });
     }
 
     /// Ends a plain lease and hands the key on, or leaves the line: answers when the lease would
@@ -313,7 +291,7 @@ impl Store {
         id: Id,
     ) -> Result<Option<Moment>, MutexGuard<'a, Shard>> {
         let Shard { entries, last_fence, due, .. } = &mut *shard;
-        let plain = match entries.find_for(key, id).map(|entry| &mut entry.state) {
+        let plain = match entries.find(key).map(|entry| &mut entry.state) {
             None => return Ok(None),
             Some(State::Full(_)) => return Err(shard),
             Some(State::Plain(plain)) => plain,
@@ -465,22 +443,18 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
-        self.change_in(self.shard(key.process_hash()), key, None, change)
+        self.change_in(self.shard(key.process_hash()), key, change)
     }
 
     fn change_in<T>(
         self: &Arc<Self>,
         mut shard: MutexGuard<'_, Shard>,
         key: &Key,
-        id: Option<Id>,
         change: impl FnOnce(&mut Rules<Seat>, &mut dyn FnMut() -> Moment) -> T,
     ) -> Option<T> {
         let mut wakers = Wakers::default();
         let Shard { entries, last_fence, due, .. } = &mut *shard;
-        let entry = match id {
-            Some(id) => entries.find_for(key, id),
-            None => entries.find(key),
-        }?;
+        let entry = entries.find(key)?;
         let mut read = None;
         let mut now = || *read.get_or_insert_with(|| self.clock.recent());
         let rules = entry.rules();
@@ -509,7 +483,6 @@ impl Store {
 
 impl Shard {
     /// Takes a key that nobody has.
-    #[inline(always)]
     fn take_free(
         &mut self,
         request: &AcquireRequest,
@@ -520,11 +493,12 @@ impl Shard {
         if self.handed_over.is_some() {
             self.forget_handed_over(now);
         }
-        // First the room and then what is in it, for the reason given at `Held::name`.
-        let entry = self.entries.vacant(&request.key)?;
+        if self.entries.find(&request.key).is_some() {
+            return None;
+        }
         let fence = next_fence(&mut self.last_fence, epoch, now);
-        entry.key.clone_from(&request.key);
-        entry.state.begin(request, now.after(lag), fence);
+        let state = State::granted(request, now.after(lag), fence);
+        self.entries.insert(Entry { key: request.key.clone(), state });
         Some(fence)
     }
 

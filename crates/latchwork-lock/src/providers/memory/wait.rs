@@ -39,7 +39,7 @@ impl Future for Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.queued {
-            self.store.drop_lease(&self.request.key, self.request.token.expose());
+            self.store.release(&self.request.key, self.request.token.expose());
         }
     }
 }
