@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::config::{check_ttl, trust_margin};
 use crate::provider::Proof;
 use crate::renewal::Watchdog;
-use crate::rules::wall_at;
+use crate::reporter::wall_at;
 use crate::{AcquireRequest, Error, Fence, Grant, Lease, LockState, Locks, Mode, Moment, Result};
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of

@@ -58,11 +58,13 @@ pub mod provider;
 mod providers;
 mod renewal;
 mod report;
+mod reporter;
 mod request;
 mod retry;
 mod rules;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod runtimes;
+mod sync;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};

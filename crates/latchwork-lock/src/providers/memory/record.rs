@@ -1,11 +1,11 @@
 //! What one key looks like in memory, and where the keys of one shard are kept.
 
-use std::task::Waker;
-
 use hashbrown::HashTable;
 
-use super::plain::Plain;
-use crate::rules::{Held, Party, Reporter, Rules};
+use super::exclusive::ExclusiveKey;
+use super::requester::{WakeAt, requester};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Rules};
 use crate::{AcquireRequest, Fence, Inspection, Key, Moment, process_label};
 
 /// The keys of one shard.
@@ -78,71 +78,51 @@ pub(super) struct Entry {
     pub(super) state: State,
 }
 
-/// How a key is kept: plainly for as long as that will do, and then by the full rules until it is
-/// free.
+/// How a key is kept: as an [`ExclusiveKey`] for as long as its requests allow it, and then by the
+/// general rules until it is free.
 pub(super) enum State {
-    Plain(Plain),
-    Full(Box<Rules<Seat>>),
+    Exclusive(ExclusiveKey),
+    General(Box<Rules<WakeAt>>),
 }
 
 impl State {
     /// The first grant of a key that nobody had.
     pub(super) fn granted(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
-        if Plain::suits(request) {
-            return State::Plain(Plain::granted(request, now, fence));
+        if ExclusiveKey::suits(request) {
+            return State::Exclusive(ExclusiveKey::granted(request, now, fence));
         }
         let expires = now.after(request.ttl);
-        let party = Box::new(party(request, now, Seat { waker: None, deadline: now }));
+        let requester = Box::new(requester(request, now, WakeAt { waker: None, deadline: now }));
         let mut rules = Box::new(Rules::default());
         rules.last_fence = Some(fence);
-        rules.holders.push(Held { party, fence, previous: None, expires, claimed: true });
-        State::Full(rules)
-    }
-}
-
-pub(super) fn party(request: &AcquireRequest, now: Moment, extra: Seat) -> Party<Seat> {
-    Party {
-        id: request.token.expose(),
-        mode: request.mode,
-        owner: request.owner.clone(),
-        note: request.note.clone(),
-        ttl: request.ttl,
-        since: now,
-        extra,
-    }
-}
-
-/// What is remembered of whoever asked: how to wake it, and until when it wants to wait.
-pub(super) struct Seat {
-    pub(super) waker: Option<Waker>,
-    pub(super) deadline: Moment,
-}
-
-impl Rules<Seat> {
-    /// When a lease that somebody waits behind runs out; the timer knows the deadlines of the
-    /// waiters from when they came.
-    pub(super) fn look_again(&self) -> Moment {
-        if self.queue.is_empty() { Moment::NEVER } else { self.next_expiry() }
+        rules.holders.push(HolderState {
+            requester,
+            fence,
+            previous: None,
+            expires,
+            claimed: true,
+        });
+        State::General(rules)
     }
 }
 
 impl Entry {
-    /// The full rules, which the key follows from now on.
-    pub(super) fn rules(&mut self) -> &mut Rules<Seat> {
-        if let State::Plain(plain) = &self.state {
-            self.state = State::Full(plain.rules());
+    /// The general rules, which the key follows from now on.
+    pub(super) fn rules(&mut self) -> &mut Rules<WakeAt> {
+        if let State::Exclusive(key) = &self.state {
+            self.state = State::General(key.rules());
         }
         match &mut self.state {
-            State::Full(rules) => rules,
-            State::Plain(_) => unreachable!("replaced above"),
+            State::General(rules) => rules,
+            State::Exclusive(_) => unreachable!("replaced above"),
         }
     }
 
     pub(super) fn inspect(&self, report: &Reporter) -> Inspection {
         let show = |rules| report.inspection(self.key.as_str(), rules, |_| process_label().into());
         match &self.state {
-            State::Plain(plain) => show(&*plain.rules()),
-            State::Full(rules) => show(&**rules),
+            State::Exclusive(key) => show(&*key.rules()),
+            State::General(rules) => show(&**rules),
         }
     }
 }

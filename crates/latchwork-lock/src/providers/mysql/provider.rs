@@ -190,7 +190,7 @@ impl LockProvider for MySqlLockProvider {
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here.clone();
+                held.requester.extra = here.clone();
             }
             Some(grant)
         })
@@ -218,7 +218,7 @@ impl LockProvider for MySqlLockProvider {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }

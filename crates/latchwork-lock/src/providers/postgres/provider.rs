@@ -202,7 +202,7 @@ impl LockProvider for PostgresLockProvider {
             }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here;
+                held.requester.extra = here;
             }
             Some(grant)
         })
@@ -230,7 +230,7 @@ impl LockProvider for PostgresLockProvider {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }

@@ -222,7 +222,7 @@ impl Store {
     async fn tell(&self, rules: &Rules<Asker>, known: &[Fence], first_expiry: Moment, now: Moment) {
         let granted = rules.holders.iter().filter(|h| !h.claimed && !known.contains(&h.fence));
         let mut notices: Vec<(&str, String)> =
-            granted.map(|h| (&*h.party.extra.client, record::hex(h.party.id))).collect();
+            granted.map(|h| (&*h.requester.extra.client, record::hex(h.requester.id))).collect();
         let next = rules.next_expiry();
         if let Some(first) = rules.queue.front()
             && (next < first_expiry || !notices.is_empty())
