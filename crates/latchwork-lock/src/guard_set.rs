@@ -119,9 +119,7 @@ impl<F> LockRequest<'_, ManyKeys, F> {
         // What is held already stays so until the last is granted or given up (L22).
         let mut scope = Scope::current();
         for key in keys {
-            let mut held = self.blank_question()?;
-            held.request.key = key;
-            held.begin();
+            let mut held = self.build(key)?;
             if let Wait::For(timeout) = held.request.wait {
                 held.request.wait = match timeout.saturating_sub(clock.now().since(started)) {
                     Duration::ZERO => Wait::No,
@@ -131,8 +129,8 @@ impl<F> LockRequest<'_, ManyKeys, F> {
             let held = {
                 let asking = std::pin::pin!(async {
                     match &scope {
-                        Some(scope) => scope.run(held.ask()).await,
-                        None => held.ask().await,
+                        Some(scope) => scope.run(held.acquire()).await,
+                        None => held.acquire().await,
                     }
                 });
                 // The first leases must not run out while the last is waited for.
@@ -141,7 +139,7 @@ impl<F> LockRequest<'_, ManyKeys, F> {
                     Either::Right((lost, _)) => return Err(lost),
                 }
             };
-            let mut guard = Guard::renewing(held, self.renewal)?;
+            let guard = Guard::renewing(held, self.renewal)?;
             scope = scope.map(|outer| outer.inner(guard.share()));
             set.guards.push(guard);
         }

@@ -28,14 +28,14 @@
 
 pub mod blocking;
 
+mod acquire;
 mod any_provider;
-mod ask;
 mod capability;
 mod clock;
 mod config;
 mod connect;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-mod coordination;
+#[doc(hidden)]
+pub mod coordination;
 mod deadlock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
@@ -51,7 +51,6 @@ mod guard_set;
 )]
 mod handed;
 mod held;
-mod held_box;
 mod key;
 mod lease;
 mod locks;
@@ -59,11 +58,13 @@ pub mod provider;
 mod providers;
 mod renewal;
 mod report;
+mod reporter;
 mod request;
 mod retry;
 mod rules;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod runtimes;
+mod sync;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};

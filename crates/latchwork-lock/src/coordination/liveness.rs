@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::Moment;
-use crate::rules::{CLAIM_WINDOW, Held, Party, Rules};
+use crate::rules::{CLAIM_WINDOW, HolderState, Requester, Rules};
 
 /// How long the waiters of a process that is not believed to be alive keep their places.
 const KEPT: Duration = Duration::from_secs(6);
@@ -36,7 +36,7 @@ pub(crate) trait Session {
 /// Those who are not in the queue of a key although they are stored there.
 pub(crate) struct Absent<X: Session> {
     /// Passed over. They stay stored as they are.
-    pub(crate) silent: Vec<Box<Party<X>>>,
+    pub(crate) silent: Vec<Box<Requester<X>>>,
     /// Processes that are doubted from now on, and until when they were believed to be alive. To be
     /// stored, unless such a process has given a sign of life since.
     pub(crate) doubted: BTreeMap<X::Client, Moment>,
@@ -51,14 +51,14 @@ impl<X: Session> Rules<X> {
         belief: Duration,
         now: Moment,
     ) -> Absent<X> {
-        let is_missed = |held: &&Held<X>| !held.claimed && held.expires <= now;
-        let missed: Vec<&Held<X>> = self.holders.iter().filter(is_missed).collect();
+        let is_missed = |held: &&HolderState<X>| !held.claimed && held.expires <= now;
+        let missed: Vec<&HolderState<X>> = self.holders.iter().filter(is_missed).collect();
         let mut doubted = BTreeMap::new();
         for session in self.queue.iter().map(|waiting| &waiting.extra) {
             // Not heard of since the reservation began.
-            let is_unheard = |held: &&Held<X>| {
-                let window = held.party.ttl.min(CLAIM_WINDOW);
-                held.party.extra.client() == session.client()
+            let is_unheard = |held: &&HolderState<X>| {
+                let window = held.requester.ttl.min(CLAIM_WINDOW);
+                held.requester.extra.client() == session.client()
                     && session.alive().after(window) <= held.expires.after(belief)
             };
             if session.client() != own && session.alive() > now && missed.iter().any(is_unheard) {
@@ -86,7 +86,7 @@ impl<X: Session> Rules<X> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Id, Verdict};
+    use crate::rules::{Decision, Id};
     use crate::{Fence, Mode};
 
     const BELIEF: Duration = Duration::from_secs(6);
@@ -122,7 +122,7 @@ mod tests {
         let mut rules = Rules::default();
         for (id, client, heard) in [(1, 0, at(0)), (2, 1, heard), (3, 1, heard), (4, 2, at(1_900))]
         {
-            let party = Party {
+            let requester = Requester {
                 id,
                 mode: Mode::Exclusive,
                 owner: None,
@@ -131,7 +131,10 @@ mod tests {
                 since: at(0),
                 extra: Process(client, heard.after(BELIEF)),
             };
-            assert_eq!(rules.ask(party, true, at(0), &mut next) == Verdict::Queued, id > 1);
+            assert_eq!(
+                rules.request(requester, true, at(0), &mut next) == Decision::Queued,
+                id > 1
+            );
         }
         rules.release(1).expect("held");
         rules.admit(at(0), &mut next, |_| {});

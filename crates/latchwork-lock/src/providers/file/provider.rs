@@ -10,7 +10,8 @@ use super::release::{Releases, release};
 use super::store::{Edit, Store};
 use super::watch::Watch;
 use super::{blocking, name, sweep, wait};
-use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{CLAIM_WINDOW, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
     Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token,
@@ -133,7 +134,7 @@ impl LockProvider for FileLockProvider {
         let id = name::id(proof.token);
         self.edit("handing over", proof.key, move |rules, _| {
             let held = rules.holder_mut(id);
-            held.map(|held| held.party.extra.handed_over = true).is_some()
+            held.map(|held| held.requester.extra.handed_over = true).is_some()
         })
         .await
     }
@@ -150,7 +151,7 @@ impl LockProvider for FileLockProvider {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             // It lives and dies with this process from now on.
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here;
+                held.requester.extra = here;
             }
             Some(grant)
         })
@@ -193,7 +194,7 @@ impl LockProvider for FileLockProvider {
             }
             let report = Reporter::new(&*store.clock);
             let (broken, _) = store.edit(&key, |rules, _| rules.break_lock(fence))?;
-            Ok(broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect())
+            Ok(broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect())
         })
         .await
     }

@@ -190,7 +190,7 @@ impl Store {
         let now = self.clock.now();
         let before = (rules.holders.len(), rules.queue.len());
         rules.expire(now);
-        rules.holders.retain(|h| !census.is_dead(&h.party.extra));
+        rules.holders.retain(|h| !census.is_dead(&h.requester.extra));
         rules.queue.retain(|w| w.extra.until > now && !census.is_dead(&w.extra));
         let due = before != (rules.holders.len(), rules.queue.len()) || rules.holders.is_empty();
         (rules, due)
@@ -260,7 +260,7 @@ impl Store {
 /// in live. Whoever is behind a writer is looked at when its turn comes.
 fn prune_front(rules: &mut Rules<Asker>, now: Moment, census: &mut Census<'_>) {
     rules.expire(now);
-    rules.holders.retain(|h| !census.is_dead(&h.party.extra));
+    rules.holders.retain(|h| !census.is_dead(&h.requester.extra));
     let mut behind_a_writer = false;
     rules.queue.retain(|w| {
         let stays = w.extra.until > now && (behind_a_writer || !census.is_dead(&w.extra));

@@ -8,7 +8,8 @@ use super::process::Asker;
 use super::provider::FileLockProvider;
 use super::store::Store;
 use super::{blocking, name, sweep};
-use crate::rules::{Party, Reporter, Verdict};
+use crate::reporter::Reporter;
+use crate::rules::{Decision, Requester};
 use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
 /// Asks for a lease and waits as the request says.
@@ -30,7 +31,7 @@ pub(super) async fn acquire(
         let asked_at = clock.now();
         let question = Question {
             key: request.key.clone(),
-            party: Party {
+            requester: Requester {
                 id,
                 mode: request.mode,
                 owner: request.owner.clone(),
@@ -46,18 +47,18 @@ pub(super) async fn acquire(
         let store = provider.store.clone();
         let answer = blocking::run("asking for a lease", move || question.ask(&store)).await;
         match answer {
-            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+            Ok(Answer { decision: Decision::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= seat.is_some();
                 // The ttl began in the edit, which began after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
             }
-            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+            Ok(Answer { decision: Decision::Refused, holder, .. }) => {
                 queued.armed = false;
                 return Ok(Acquired::Taken(holder));
             }
-            Ok(Answer { verdict: Verdict::Queued, .. }) => {
+            Ok(Answer { decision: Decision::Queued, .. }) => {
                 let seat = seat.get_or_insert_with(|| provider.watch.join(&request.key, id));
                 seat.changed(&**clock, deadline).await;
             }
@@ -72,14 +73,14 @@ pub(super) async fn acquire(
 
 struct Question {
     key: Key,
-    party: Party<Asker>,
+    requester: Requester<Asker>,
     wait: bool,
     queued_before: bool,
     wanted: Wanted,
 }
 
 struct Answer {
-    verdict: Verdict,
+    decision: Decision,
     /// Whether the ttl of the grant began with this very question.
     began: bool,
     holder: Option<Box<Holder>>,
@@ -87,23 +88,23 @@ struct Answer {
 
 impl Question {
     fn ask(self, store: &Store) -> Result<Answer> {
-        let Question { key, party, wait, queued_before, wanted } = self;
-        let ((verdict, began), rules) = store.edit(&key, |rules, edit| {
+        let Question { key, requester, wait, queued_before, wanted } = self;
+        let ((decision, began), rules) = store.edit(&key, |rules, edit| {
             // Under the lock: the release that follows an abandoned question comes after this.
             if !wanted.is_wanted() {
-                return (Verdict::Refused, false);
+                return (Decision::Refused, false);
             }
             let now = edit.now;
-            rules.ask_in_turn(party, wait, queued_before, now, &mut edit.fences())
+            rules.request_in_turn(requester, wait, queued_before, now, &mut edit.fences())
         })?;
-        let holder = match verdict {
-            Verdict::Refused => rules.holders.first().map(|held| {
+        let holder = match decision {
+            Decision::Refused => rules.holders.first().map(|held| {
                 let report = Reporter::new(&*store.clock);
-                Box::new(report.holder(held, held.party.extra.label()))
+                Box::new(report.holder(held, held.requester.extra.label()))
             }),
             _ => None,
         };
-        Ok(Answer { verdict, began, holder })
+        Ok(Answer { decision, began, holder })
     }
 }
 

@@ -231,8 +231,8 @@ struct View {
 /// How a key stands.
 fn look(store: &Store, key: &Key, census: &mut Census<'_>) -> Result<View> {
     let (rules, due) = store.peek(key, census)?;
-    let parties = rules.holders.iter().map(|h| &h.party).chain(&rules.queue);
-    let mut ahead: Vec<Process> = parties.flat_map(|p| census.mortals(&p.extra)).collect();
+    let requesters = rules.holders.iter().map(|h| &h.requester).chain(&rules.queue);
+    let mut ahead: Vec<Process> = requesters.flat_map(|p| census.mortals(&p.extra)).collect();
     ahead.sort_unstable_by_key(|p| p.pid);
     ahead.dedup();
     let until = rules.queue.iter().map(|w| w.extra.until).min().unwrap_or(Moment::NEVER);

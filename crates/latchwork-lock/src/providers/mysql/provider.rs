@@ -10,7 +10,7 @@ use super::error::NAME;
 use super::record::{self, Asker};
 use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
-use super::store::{Edit, Store};
+use super::store::{BACKGROUND, Edit, Store};
 use super::{config, sweep, wait, watcher};
 use crate::coordination::deferred_release::DeferredReleases;
 use crate::rules::{CLAIM_WINDOW, Rules};
@@ -103,7 +103,7 @@ impl MySqlLockProvider {
     pub(super) fn watch(&self) {
         self.watching.get_or_init(|| {
             let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
+            if let Ok(runtime) = BACKGROUND.handle() {
                 runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
             }
             gone
@@ -114,7 +114,7 @@ impl MySqlLockProvider {
     /// Removes what is left of keys that nobody has asked for since.
     fn sweep(&self) {
         let store = self.store.clone();
-        let Ok(runtime) = watcher::runtime() else { return };
+        let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move { sweep::sweep(&store).await });
     }
 
@@ -126,7 +126,7 @@ impl MySqlLockProvider {
         change: impl FnMut(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
+        BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
     }
 }
 
@@ -157,19 +157,21 @@ impl LockProvider for MySqlLockProvider {
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
         const DURING: &str = "renewing";
         let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        watcher::run(DURING, async move {
-            if store.renew(DURING, &key, id, ttl).await? {
-                return Ok(true);
-            }
-            let renew = |rules: &mut Rules<Asker>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
-            Ok(store.edit(DURING, &key, renew).await?.0)
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                if store.renew(DURING, &key, id, ttl).await? {
+                    return Ok(true);
+                }
+                let renew =
+                    |rules: &mut Rules<Asker>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
+                Ok(store.edit(DURING, &key, renew).await?.0)
+            })
+            .await
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        watcher::run("releasing", async move { release(&store, &key, id).await }).await
+        BACKGROUND.run("releasing", async move { release(&store, &key, id).await }).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
@@ -188,7 +190,7 @@ impl LockProvider for MySqlLockProvider {
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here.clone();
+                held.requester.extra = here.clone();
             }
             Some(grant)
         })
@@ -198,24 +200,25 @@ impl LockProvider for MySqlLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         const DURING: &str = "inspecting";
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(DURING, async move {
-            let (rules, now) = store.peek(DURING, &key).await?;
-            Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let (rules, now) = store.peek(DURING, &key).await?;
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
+            })
+            .await
     }
 
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }

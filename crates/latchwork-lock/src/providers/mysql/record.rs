@@ -11,7 +11,8 @@ use sqlx::mysql::MySqlRow;
 
 use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
-use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner, Token};
 
 /// A key as it is stored.
@@ -126,21 +127,21 @@ impl Record {
         let last_fence = self.is_known.then(|| fence_of(self.fence));
         let mut rules = Rules { last_fence, ..Rules::default() };
         for row in self.first.iter().chain(&self.others) {
-            let party = row.party()?;
+            let requester = row.requester()?;
             match row.fence {
-                Some(fence) => rules.holders.push(Held {
-                    party: party.into(),
+                Some(fence) => rules.holders.push(HolderState {
+                    requester: requester.into(),
                     fence: fence_of(fence),
                     previous: row.previous.map(fence_of),
                     expires: row.expires_us.map_or(Moment::default(), moment),
                     claimed: row.claimed,
                 }),
-                None if party.extra.until > now => rules.queue.push_back(party.into()),
+                None if requester.extra.until > now => rules.queue.push_back(requester.into()),
                 None => {}
             }
         }
         rules.holders.sort_by_key(|held| held.fence);
-        rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
+        rules.queue.make_contiguous().sort_by_key(|requester| requester.extra.place);
         let absent = rules.set_absent_aside(&client, ALIVE, now);
         Ok((rules, absent))
     }
@@ -150,7 +151,7 @@ impl Record {
     pub(super) fn after(
         &self,
         rules: &Rules<Asker>,
-        silent: &[Box<Party<Asker>>],
+        silent: &[Box<Requester<Asker>>],
         last: Fence,
     ) -> Record {
         let waiting = || rules.queue.iter().chain(silent);
@@ -158,16 +159,16 @@ impl Record {
         let stays = self.first.as_ref().and_then(|row| holders.iter().position(|h| h.id == row.id));
         let first = (!holders.is_empty()).then(|| holders.remove(stays.unwrap_or(0)));
         let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
-        holders.extend(waiting().map(|party| {
-            let place = party.extra.place.unwrap_or_else(|| {
+        holders.extend(waiting().map(|requester| {
+            let place = requester.extra.place.unwrap_or_else(|| {
                 place += 1;
                 place
             });
-            let until = party.extra.until;
+            let until = requester.extra.until;
             Row {
                 place: Some(place),
                 until_us: (until != Moment::NEVER).then(|| micros(until)),
-                ..Row::of(party)
+                ..Row::of(requester)
             }
         }));
         let is_known = self.is_known || first.is_some();
@@ -206,16 +207,16 @@ pub(super) fn reporter(now: Moment) -> Reporter {
 
 impl Row {
     /// Of one that asks.
-    pub(super) fn of(party: &Party<Asker>) -> Row {
+    pub(super) fn of(requester: &Requester<Asker>) -> Row {
         Row {
-            id: party.id,
-            shared: party.mode == Mode::Shared,
-            owner: party.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            note: party.note.clone(),
-            process: party.extra.process.clone(),
-            client: party.extra.client,
-            ttl_us: ttl_micros(party.ttl),
-            since_us: micros(party.since),
+            id: requester.id,
+            shared: requester.mode == Mode::Shared,
+            owner: requester.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: requester.note.clone(),
+            process: requester.extra.process.clone(),
+            client: requester.extra.client,
+            ttl_us: ttl_micros(requester.ttl),
+            since_us: micros(requester.since),
             place: None,
             until_us: None,
             fence: None,
@@ -230,16 +231,16 @@ impl Row {
     pub(super) fn plain(id: Id, ttl: Duration, process: &Arc<str>, client: Id) -> Row {
         let (since, extra) = (Moment::default(), Asker::new(process, client, Moment::NEVER));
         let (owner, note) = (None, None);
-        Row::of(&Party { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
+        Row::of(&Requester { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
     }
 
-    fn held(held: &Held<Asker>) -> Row {
+    fn held(held: &HolderState<Asker>) -> Row {
         Row {
             fence: Some(number(held.fence)),
             previous: held.previous.map(number),
             expires_us: Some(micros(held.expires)),
             claimed: held.claimed,
-            ..Row::of(&held.party)
+            ..Row::of(&held.requester)
         }
     }
 
@@ -274,9 +275,9 @@ impl Row {
         })
     }
 
-    fn party(&self) -> Result<Party<Asker>, String> {
+    fn requester(&self) -> Result<Requester<Asker>, String> {
         let owner = self.owner.as_deref().map(Owner::new).transpose();
-        Ok(Party {
+        Ok(Requester {
             id: self.id,
             mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
             owner: owner.map_err(|error| error.to_string())?,

@@ -5,9 +5,8 @@ use futures::future::BoxFuture;
 use latchwork_sql::mysql::is_collision;
 use sqlx::Row as _;
 
-use super::store::Store;
+use super::store::{BACKGROUND, Store};
 use super::transaction::Transaction;
-use super::watcher::runtime;
 use super::{error, schema};
 use crate::coordination::deferred_release::{Backend, Lease};
 use crate::rules::{Id, Rules};
@@ -17,7 +16,7 @@ const DURING: &str = "releasing";
 
 impl Backend for Store {
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
-        runtime()?.spawn(job);
+        BACKGROUND.handle()?.spawn(job);
         Ok(())
     }
 

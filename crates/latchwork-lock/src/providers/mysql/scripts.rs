@@ -12,7 +12,7 @@ use super::record::{self, Asker, Row};
 use super::store::{ALIVE, Store};
 use super::transaction::Transaction;
 use super::{error, schema};
-use crate::rules::{Id, Party};
+use crate::rules::{Id, Requester};
 use crate::{Fence, Grant, Key, Result};
 
 impl Store {
@@ -76,14 +76,14 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-        party: &Party<Asker>,
+        requester: &Requester<Asker>,
         patience: Option<Duration>,
     ) -> Result<Option<Option<Duration>>> {
         let beat = (!self.is_alive()).then(|| schema::beat(self.client, ALIVE.as_micros()));
         let beats = beat.is_some();
         let begun = self.clock.now();
         let name = key.as_str().as_bytes();
-        let words = schema::enqueue(name, &Row::of(party), patience, beat);
+        let words = schema::enqueue(name, &Row::of(requester), patience, beat);
         let said = match Transaction::whole(&self.lines, words).await {
             Ok(said) => said,
             // The rules will see whether it stands there already.

@@ -13,9 +13,10 @@ use sqlx::{AssertSqlSafe, Execute, Executor};
 use super::record::{self, Asker, Record, Row};
 use super::transaction::Transaction;
 use super::{error, schema};
+use crate::coordination::background::Background;
 use crate::desk::Desk;
 use crate::retry::Backoff;
-use crate::rules::{Held, Id, Party, Rules};
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Clock, Error, Fence, Grant, Inspection, Key, Moment, Page, PageRequest, Result};
 
 /// How long a process counts as alive after it said so; it says so often enough to miss some.
@@ -29,6 +30,9 @@ const TRIES: usize = 8;
 
 /// The longest label of a process that is stored.
 const LABEL: usize = 512;
+
+/// Runs all work on the database that must run to its end.
+pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
     pub(super) lines: Lines,
@@ -183,10 +187,10 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-        party: &Party<Asker>,
+        requester: &Requester<Asker>,
     ) -> Result<Taken> {
         let name = key.as_str().as_bytes();
-        let row = Row::of(party);
+        let row = Row::of(requester);
         let query = sqlx::query(schema::TAKE)
             .bind(row.id.to_be_bytes().to_vec())
             .bind(i8::from(row.shared))
@@ -263,14 +267,14 @@ impl Store {
         now: Moment,
         sent_at: Moment,
     ) -> Vec<(Id, Grant)> {
-        let is_ours = |held: &&mut Held<Asker>| {
-            let (id, client) = (held.party.id, held.party.extra.client);
+        let is_ours = |held: &&mut HolderState<Asker>| {
+            let (id, client) = (held.requester.id, held.requester.extra.client);
             !held.claimed && client == self.client && !before.holds(id) && self.desk.waits(id)
         };
-        let begin = |held: &mut Held<Asker>| {
+        let begin = |held: &mut HolderState<Asker>| {
             held.claimed = true;
-            held.expires = now.after(held.party.ttl);
-            (held.party.id, held.grant(true, Some(sent_at)))
+            held.expires = now.after(held.requester.ttl);
+            (held.requester.id, held.grant(true, Some(sent_at)))
         };
         rules.holders.iter_mut().filter(is_ours).map(begin).collect()
     }
@@ -279,8 +283,8 @@ impl Store {
     /// ahead runs out. Others look.
     fn tell(&self, rules: &Rules<Asker>, before: &Record, now: Moment) {
         for held in rules.holders.iter().filter(|held| !held.claimed) {
-            if !before.holds(held.party.id) {
-                self.desk.call(held.party.id);
+            if !before.holds(held.requester.id) {
+                self.desk.call(held.requester.id);
             }
         }
         if let Some(first) = rules.queue.front() {

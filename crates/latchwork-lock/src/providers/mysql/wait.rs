@@ -8,9 +8,8 @@ use std::time::Duration;
 use super::provider::MySqlLockProvider;
 use super::record::{self, Asker};
 use super::release::release;
-use super::store::{Store, Taken};
-use super::watcher;
-use crate::rules::{Id, Party, Verdict};
+use super::store::{BACKGROUND, Store, Taken};
+use crate::rules::{Decision, Id, Requester};
 use crate::{AcquireRequest, Acquired, Grant, Holder, Key, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
@@ -46,20 +45,20 @@ pub(super) async fn acquire(
             wanted: queued.wanted.clone(),
         };
         let store = provider.store.clone();
-        let answer = watcher::run(DURING, async move { question.ask(&store).await }).await;
+        let answer = BACKGROUND.run(DURING, async move { question.ask(&store).await }).await;
         match answer {
-            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+            Ok(Answer { decision: Decision::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= has_waited;
                 // The ttl began in the edit, which began after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
             }
-            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+            Ok(Answer { decision: Decision::Refused, holder, .. }) => {
                 queued.armed = false;
                 return Ok(Acquired::Taken(holder));
             }
-            Ok(Answer { verdict: Verdict::Queued, due_in, .. }) => {
+            Ok(Answer { decision: Decision::Queued, due_in, .. }) => {
                 has_waited = true;
                 seat.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
                 provider.watch();
@@ -84,7 +83,7 @@ struct Question {
 }
 
 struct Answer {
-    verdict: Verdict,
+    decision: Decision,
     /// Whether the ttl of the grant began with this very question.
     began: bool,
     holder: Option<Box<Holder>>,
@@ -101,35 +100,34 @@ impl Question {
             return Ok(answer);
         }
         let wait = !self.patience.is_zero();
-        let ((verdict, began), rules, now) = store
+        let ((decision, began), rules, now) = store
             .edit(DURING, &self.request.key, |rules, edit| {
                 // Under the lock: the release that follows an abandoned question comes after this,
                 // or came before it, and before what the short way may have done.
                 if !self.wanted.load(Ordering::Acquire) {
                     rules.release(id);
                     rules.leave(id);
-                    return (Verdict::Refused, false);
+                    return (Decision::Refused, false);
                 }
                 let now = edit.now;
                 let place = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
                 // Who stands there already stays as it was, and costs no write.
-                let party = self.party(store, now, place);
-                rules.ask_in_turn(party, wait, self.queued_before, now, &mut edit.fences())
+                let requester = self.requester(store, now, place);
+                rules.request_in_turn(requester, wait, self.queued_before, now, &mut edit.fences())
             })
             .await?;
-        let holder = match verdict {
-            Verdict::Refused => rules
-                .holders
-                .first()
-                .map(|held| Box::new(record::reporter(now).holder(held, held.party.extra.label()))),
+        let holder = match decision {
+            Decision::Refused => rules.holders.first().map(|held| {
+                Box::new(record::reporter(now).holder(held, held.requester.extra.label()))
+            }),
             _ => None,
         };
-        if verdict == Verdict::Queued {
+        if decision == Decision::Queued {
             store.desk.queued(id);
         }
         let is_first = rules.queue.front().is_some_and(|first| first.id == id);
         let due_in = is_first.then(|| rules.next_expiry().since(now));
-        Ok(Answer { verdict, began, holder, due_in })
+        Ok(Answer { decision, began, holder, due_in })
     }
 
     /// Tries the short ways, which most requests can go; none where the rules must decide.
@@ -138,22 +136,22 @@ impl Question {
             return Ok(None);
         }
         let (key, owner) = (&self.request.key, &self.request.owner);
-        let party = self.party(store, Moment::default(), None);
+        let requester = self.requester(store, Moment::default(), None);
         let taken = if store.desk.waits_for(key) {
             Taken::ByWriter // most likely
         } else {
-            store.take(DURING, key, &party).await?
+            store.take(DURING, key, &requester).await?
         };
         let patience = (self.request.wait != Wait::Forever).then_some(self.patience);
-        let (verdict, due_in) = match taken {
-            Taken::Granted(fence) => (Verdict::Granted(Grant::first(fence)), None),
+        let (decision, due_in) = match taken {
+            Taken::Granted(fence) => (Decision::Granted(Grant::first(fence)), None),
             // Who has an owner may be that holder.
             Taken::ByWriter if owner.is_none() && !self.patience.is_zero() => {
-                let Some(due_in) = store.enqueue(DURING, key, &party, patience).await? else {
+                let Some(due_in) = store.enqueue(DURING, key, &requester, patience).await? else {
                     return Ok(None);
                 };
                 store.desk.queued(self.id);
-                (Verdict::Queued, due_in)
+                (Decision::Queued, due_in)
             }
             _ => return Ok(None),
         };
@@ -161,12 +159,12 @@ impl Question {
             // The release that follows an abandoned question may have been there before it.
             release(store, key, self.id).await?;
         }
-        Ok(Some(Answer { verdict, began: true, holder: None, due_in }))
+        Ok(Some(Answer { decision, began: true, holder: None, due_in }))
     }
 
-    fn party(&self, store: &Store, now: Moment, place: Option<Asker>) -> Party<Asker> {
+    fn requester(&self, store: &Store, now: Moment, place: Option<Asker>) -> Requester<Asker> {
         let until = now.after(self.patience);
-        Party {
+        Requester {
             id: self.id,
             mode: self.request.mode,
             owner: self.request.owner.clone(),

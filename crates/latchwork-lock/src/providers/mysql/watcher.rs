@@ -1,26 +1,19 @@
-//! The thread behind it all: one runtime for every provider of this process.
-//!
-//! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
-//! it, and a future that is dropped must not leave a transaction half done. So all work on the
-//! database is done here, as tasks that run to their end.
+//! Looks after the waiters of a provider.
 
-use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Row as _};
-use tokio::runtime::Handle;
 use tokio::sync::watch::Receiver;
 use tokio::time::sleep;
 
-use super::error::NAME;
 use super::schema;
 use super::store::{ALIVE, Store};
+use crate::Moment;
 use crate::coordination::deferred_release::patiently;
 use crate::desk::Standing;
 use crate::rules::Id;
-use crate::{Error, Moment, Result};
 
 /// The pause between two looks at the most: a hand-off must be seen well within its claim window.
 const LONGEST: Duration = Duration::from_millis(500);
@@ -31,40 +24,6 @@ const SHORTEST: Duration = Duration::from_millis(5);
 /// How long a lease lies on the desk for a waiter that does not look. With the pause between two
 /// looks, that is less than the claim window.
 const UNCLAIMED: Duration = Duration::from_millis(800);
-
-/// Runs a job to its end. Dropping the future does not stop a job that has begun.
-pub(super) async fn run<T: Send + 'static>(
-    during: &'static str,
-    job: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    match runtime()?.spawn(job).await {
-        Ok(out) => out,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(Error::unavailable(
-                NAME,
-                during,
-                "the runtime is shutting down",
-                Some(Box::new(error)),
-            )),
-        },
-    }
-}
-
-/// Where jobs run.
-pub(super) fn runtime() -> Result<&'static Handle> {
-    static RUNTIME: LazyLock<std::io::Result<Handle>> = LazyLock::new(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("latchwork-mysql".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(handle)
-    });
-    RUNTIME.as_ref().map_err(|e| {
-        Error::unavailable(NAME, "starting", format!("there is no thread for it ({e})"), None)
-    })
-}
 
 /// Looks after the waiters of a provider until that is gone.
 pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {

@@ -26,8 +26,7 @@ use tokio::time::sleep;
 
 use super::error;
 use super::scripts::{Ask, Asked, Give};
-use super::store::{Store, is_broken, is_held_up};
-use super::watcher::runtime;
+use super::store::{BACKGROUND, Store, is_broken, is_held_up};
 use crate::coordination::deferred_release::DeferredReleases;
 use crate::runtimes::PerRuntime;
 use crate::{Moment, Result};
@@ -131,7 +130,7 @@ impl Lanes {
     /// The lanes end with the last of their users.
     pub(super) fn open(store: Store) -> Self {
         let store = Arc::new(store);
-        let own = Lane::open(Way::new(&store, store.pool.clone(), runtime().ok()));
+        let own = Lane::open(Way::new(&store, store.pool.clone(), BACKGROUND.handle().ok()));
         let releases = DeferredReleases::new(&store);
         Lanes { store, releases, own, others: PerRuntime::default() }
     }
@@ -368,7 +367,7 @@ impl<M: Message> Drop for Hand<M> {
 
 /// Sees to a request whose carrier is gone, on the provider's own thread.
 fn strand<M: Message>(store: &Arc<Store>, member: Member<M>, was_sent: bool) {
-    let Ok(runtime) = runtime() else { return };
+    let Ok(runtime) = BACKGROUND.handle() else { return };
     let (store, Member { message, reply }) = (store.clone(), member);
     runtime.spawn(async move {
         if was_sent {

@@ -6,8 +6,8 @@ use latchwork_sql::postgres::{self, Settings};
 use sqlx::postgres::PgPool;
 
 use super::provider::PostgresLockProvider;
-use super::store::Store;
-use super::{error, schema, watcher};
+use super::store::{BACKGROUND, Store};
+use super::{error, schema};
 use crate::desk::Desk;
 use crate::{Error, Result, SystemClock};
 
@@ -22,21 +22,23 @@ pub(super) async fn connect(address: &str) -> Result<PostgresLockProvider> {
     let told = url::Url::parse(address).is_ok_and(|url| {
         url.query_pairs().any(|pair| pair == ("statement-cache-capacity".into(), "0".into()))
     });
-    watcher::run(OPENING, async move {
-        let (pool, server) =
-            postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !told && !server.lends_sessions).await
-    })
-    .await
+    BACKGROUND
+        .run(OPENING, async move {
+            let (pool, server) =
+                postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
+            provider(pool, !told && !server.lends_sessions).await
+        })
+        .await
 }
 
 /// Uses a pool that the caller has made.
 pub(super) async fn from_pool(pool: PgPool) -> Result<PostgresLockProvider> {
-    watcher::run(OPENING, async move {
-        let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !server.lends_sessions).await
-    })
-    .await
+    BACKGROUND
+        .run(OPENING, async move {
+            let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
+            provider(pool, !server.lends_sessions).await
+        })
+        .await
 }
 
 async fn provider(pool: PgPool, own_sessions: bool) -> Result<PostgresLockProvider> {

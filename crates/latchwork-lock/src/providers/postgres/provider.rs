@@ -10,7 +10,7 @@ use super::batch::Lanes;
 use super::error::NAME;
 use super::record::{self, Asker};
 use super::schema::{LAYER, MIGRATIONS};
-use super::store::{Edit, Store};
+use super::store::{BACKGROUND, Edit, Store};
 use super::{config, release, wait, watcher};
 use crate::rules::{CLAIM_WINDOW, Rules};
 use crate::{
@@ -107,7 +107,7 @@ impl PostgresLockProvider {
     pub(super) fn watch(&self) {
         self.watching.get_or_init(|| {
             let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
+            if let Ok(runtime) = BACKGROUND.handle() {
                 runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
             }
             gone
@@ -118,7 +118,7 @@ impl PostgresLockProvider {
     /// Removes what is left of keys whose holders were killed and that nobody has asked for since.
     fn sweep(&self) {
         let store = self.store.clone();
-        let Ok(runtime) = watcher::runtime() else { return };
+        let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move {
             for key in store.left_over().await.unwrap_or_default() {
                 if let Err(error) = store.edit("sweeping", &key, |_, _| ()).await {
@@ -136,7 +136,7 @@ impl PostgresLockProvider {
         change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
+        BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
     }
 }
 
@@ -202,7 +202,7 @@ impl LockProvider for PostgresLockProvider {
             }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here;
+                held.requester.extra = here;
             }
             Some(grant)
         })
@@ -212,24 +212,25 @@ impl LockProvider for PostgresLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         const DURING: &str = "inspecting";
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(DURING, async move {
-            let (rules, now) = store.peek(DURING, &key).await?;
-            Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let (rules, now) = store.peek(DURING, &key).await?;
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
+            })
+            .await
     }
 
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }

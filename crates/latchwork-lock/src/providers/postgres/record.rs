@@ -10,7 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
-use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
 
 /// One who holds or waits, as it is stored.
@@ -80,31 +81,31 @@ pub(super) fn rules(
 ) -> Result<(Rules<Asker>, Absent<Asker>), String> {
     let mut rules = Rules::default();
     for row in rows {
-        let party = row.party()?;
+        let requester = row.requester()?;
         match row.fence {
             Some(fence) => {
                 let fence = fence_of(fence);
                 rules.last_fence = rules.last_fence.max(Some(fence));
-                rules.holders.push(Held {
-                    party: party.into(),
+                rules.holders.push(HolderState {
+                    requester: requester.into(),
                     fence,
                     previous: row.previous.map(fence_of),
                     expires: row.expires_us.map_or(Moment::default(), moment),
                     claimed: row.claimed,
                 });
             }
-            None if party.extra.until > now => rules.queue.push_back(party.into()),
+            None if requester.extra.until > now => rules.queue.push_back(requester.into()),
             None => {}
         }
     }
     rules.holders.sort_by_key(|held| held.fence);
-    rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
+    rules.queue.make_contiguous().sort_by_key(|requester| requester.extra.place);
     let absent = rules.set_absent_aside(client, ALIVE, now);
     Ok((rules, absent))
 }
 
 /// The rows that say what the rules say, and those of the waiters who are passed over.
-pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Party<Asker>>]) -> Vec<Row> {
+pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Requester<Asker>>]) -> Vec<Row> {
     let waiting = || rules.queue.iter().chain(silent);
     let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
     let holders = rules.holders.iter().map(|held| Row {
@@ -112,19 +113,19 @@ pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Party<Asker>>]
         previous: held.previous.map(number),
         expires_us: Some(micros(held.expires)),
         claimed: held.claimed,
-        ..Row::of(key, &held.party)
+        ..Row::of(key, &held.requester)
     });
     let mut rows: Vec<Row> = holders.collect();
-    rows.extend(waiting().map(|party| {
-        let place = party.extra.place.unwrap_or_else(|| {
+    rows.extend(waiting().map(|requester| {
+        let place = requester.extra.place.unwrap_or_else(|| {
             place += 1;
             place
         });
-        let until = party.extra.until;
+        let until = requester.extra.until;
         Row {
             place: Some(place),
             until_us: (until != Moment::NEVER).then(|| micros(until)),
-            ..Row::of(key, party)
+            ..Row::of(key, requester)
         }
     }));
     rows
@@ -147,7 +148,7 @@ pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
     let row: Row = serde_json::from_str(row).ok()?;
     let (rules, _) = rules(std::slice::from_ref(&row), &row.client, now).ok()?;
     let held = rules.holders.first()?;
-    Some(Box::new(reporter(now).holder(held, held.party.extra.label())))
+    Some(Box::new(reporter(now).holder(held, held.requester.extra.label())))
 }
 
 /// By one reading of the server's clock.
@@ -167,17 +168,17 @@ impl Row {
         self.fence.is_none() && *self.client == *client
     }
 
-    fn of(key: &Key, party: &Party<Asker>) -> Row {
+    fn of(key: &Key, requester: &Requester<Asker>) -> Row {
         Row {
             key: key.as_str().to_owned(),
-            id: hex(party.id),
-            shared: party.mode == Mode::Shared,
-            owner: party.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            note: party.note.clone(),
-            process: party.extra.process.clone(),
-            client: party.extra.client.clone(),
-            ttl_us: ttl_micros(party.ttl),
-            since_us: micros(party.since),
+            id: hex(requester.id),
+            shared: requester.mode == Mode::Shared,
+            owner: requester.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: requester.note.clone(),
+            process: requester.extra.process.clone(),
+            client: requester.extra.client.clone(),
+            ttl_us: ttl_micros(requester.ttl),
+            since_us: micros(requester.since),
             place: None,
             until_us: None,
             fence: None,
@@ -188,10 +189,10 @@ impl Row {
         }
     }
 
-    fn party(&self) -> Result<Party<Asker>, String> {
+    fn requester(&self) -> Result<Requester<Asker>, String> {
         let id = (self.id.len() == 32).then(|| Id::from_str_radix(&self.id, 16).ok()).flatten();
         let owner = self.owner.as_deref().map(Owner::new).transpose();
-        Ok(Party {
+        Ok(Requester {
             id: id.ok_or("its id is no hexadecimal number")?,
             mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
             owner: owner.map_err(|error| error.to_string())?,

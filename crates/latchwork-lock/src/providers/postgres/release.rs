@@ -8,8 +8,7 @@ use tokio::time::timeout;
 use super::batch::Lanes;
 use super::error;
 use super::scripts::{self, Give};
-use super::store::{Store, is_held_up};
-use super::watcher::{run, runtime};
+use super::store::{BACKGROUND, Store, is_held_up};
 use crate::coordination::deferred_release::{Backend, Lease};
 use crate::rules::Id;
 use crate::{Error, Key, Result};
@@ -35,7 +34,7 @@ pub(super) fn later(lanes: &Lanes, key: Key, id: Id) {
 
 impl Backend for Store {
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
-        runtime()?.spawn(job);
+        BACKGROUND.handle()?.spawn(job);
         Ok(())
     }
 
@@ -61,7 +60,7 @@ pub(super) async fn release(lanes: &Lanes, key: &Key, id: Id) -> Result<bool> {
         Err(lost) => Some(lost),
     };
     let (store, key) = (lanes.store.clone(), key.clone());
-    run(DURING, async move { by_rules(&store, &key, id, lost).await }).await
+    BACKGROUND.run(DURING, async move { by_rules(&store, &key, id, lost).await }).await
 }
 
 /// The same where the rules must decide; `lost` is what became of the short way before.

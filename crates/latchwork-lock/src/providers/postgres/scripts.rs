@@ -9,9 +9,8 @@ use sqlx::{PgConnection, Row as _};
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::batch::{Heard, Lane, Member, Message, Reply};
-use super::store::{Query, Store, turn};
+use super::store::{BACKGROUND, Query, Store, turn};
 use super::unanswered::Open;
-use super::watcher::runtime;
 use super::{error, record, release, schema};
 use crate::coordination::deferred_release::{Lease, patiently};
 use crate::rules::Id;
@@ -106,7 +105,7 @@ impl Message for Ask {
             return;
         }
         let (store, Ask { request, id, open, .. }) = (store.clone(), self);
-        let Ok(runtime) = runtime() else { return };
+        let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move {
             patiently(&*store, &request.key, id).await;
             drop(open);

@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use super::record::{self, Asker, Row};
 use super::unanswered::Unanswered;
 use super::{error, schema};
+use crate::coordination::background::Background;
 use crate::desk::Desk;
 use crate::rules::{Id, Rules};
 use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
@@ -24,6 +25,9 @@ pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 /// The shortest time between two signs of life of a process that waits.
 const BEAT: Duration = Duration::from_millis(700);
+
+/// Runs all work on the database that must run to its end.
+pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
     pub(super) pool: PgPool,
@@ -218,7 +222,7 @@ impl Store {
     async fn tell(&self, rules: &Rules<Asker>, known: &[Fence], first_expiry: Moment, now: Moment) {
         let granted = rules.holders.iter().filter(|h| !h.claimed && !known.contains(&h.fence));
         let mut notices: Vec<(&str, String)> =
-            granted.map(|h| (&*h.party.extra.client, record::hex(h.party.id))).collect();
+            granted.map(|h| (&*h.requester.extra.client, record::hex(h.requester.id))).collect();
         let next = rules.next_expiry();
         if let Some(first) = rules.queue.front()
             && (next < first_expiry || !notices.is_empty())

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use super::provider::PostgresLockProvider;
 use super::record::{self, Asker};
+use super::release;
 use super::scripts::{Ask, Asked};
-use super::store::Store;
-use super::{release, watcher};
-use crate::rules::{Id, Party, Verdict};
+use super::store::{BACKGROUND, Store};
+use crate::rules::{Decision, Id, Requester};
 use crate::{AcquireRequest, Acquired, Holder, Key, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
@@ -46,18 +46,18 @@ pub(super) async fn acquire(
             wanted: queued.wanted.clone(),
         };
         match question.put(provider).await {
-            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+            Ok(Answer { decision: Decision::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= has_waited;
                 // The ttl began in the edit, which began after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
             }
-            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+            Ok(Answer { decision: Decision::Refused, holder, .. }) => {
                 queued.armed = false;
                 return Ok(Acquired::Taken(holder));
             }
-            Ok(Answer { verdict: Verdict::Queued, due_in, .. }) => {
+            Ok(Answer { decision: Decision::Queued, due_in, .. }) => {
                 has_waited = true;
                 seat.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
                 provider.watch();
@@ -82,7 +82,7 @@ struct Question {
 }
 
 struct Answer {
-    verdict: Verdict,
+    decision: Decision,
     /// Whether the ttl of the grant began with this very question.
     began: bool,
     holder: Option<Box<Holder>>,
@@ -100,12 +100,13 @@ impl Question {
         }
         let store = provider.store.clone();
         let open = store.unanswered.open(self.id);
-        watcher::run(DURING, async move {
-            let answer = self.ask(&store).await;
-            drop(open);
-            answer
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let answer = self.ask(&store).await;
+                drop(open);
+                answer
+            })
+            .await
     }
 
     /// Tries the short way, which most requests can go; none where the rules must decide.
@@ -116,25 +117,25 @@ impl Question {
         // Whether a lost question was heard, the rules will see by its id.
         let asked = provider.lanes.ask(ask).await?.unwrap_or(None);
         Ok(asked.map(|asked| match asked {
-            Asked::Granted(grant) => Answer::of(Verdict::Granted(grant)),
-            Asked::Queued(due_in) => Answer { due_in, ..Answer::of(Verdict::Queued) },
-            Asked::Refused(holder) => Answer { holder, ..Answer::of(Verdict::Refused) },
+            Asked::Granted(grant) => Answer::of(Decision::Granted(grant)),
+            Asked::Queued(due_in) => Answer { due_in, ..Answer::of(Decision::Queued) },
+            Asked::Refused(holder) => Answer { holder, ..Answer::of(Decision::Refused) },
         }))
     }
 
     async fn ask(self, store: &Store) -> Result<Answer> {
         let Question { request, id, patience, queued_before, wanted } = self;
         let wait = !patience.is_zero();
-        let ((verdict, began), rules, now) = store
+        let ((decision, began), rules, now) = store
             .edit(DURING, &request.key, |rules, edit| {
                 // Under the lock: the release that follows an abandoned question comes after this.
                 if !wanted.load(Ordering::Acquire) {
-                    return (Verdict::Refused, false);
+                    return (Decision::Refused, false);
                 }
                 let now = edit.now;
                 let place = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
                 let until = now.after(patience);
-                let party = Party {
+                let requester = Requester {
                     id,
                     mode: request.mode,
                     owner: request.owner,
@@ -145,29 +146,28 @@ impl Question {
                     extra: place
                         .unwrap_or_else(|| Asker::new(&store.process, &store.client, until)),
                 };
-                rules.ask_in_turn(party, wait, queued_before, now, &mut edit.fences())
+                rules.request_in_turn(requester, wait, queued_before, now, &mut edit.fences())
             })
             .await?;
-        let holder = match verdict {
-            Verdict::Refused => rules
-                .holders
-                .first()
-                .map(|held| Box::new(record::reporter(now).holder(held, held.party.extra.label()))),
+        let holder = match decision {
+            Decision::Refused => rules.holders.first().map(|held| {
+                Box::new(record::reporter(now).holder(held, held.requester.extra.label()))
+            }),
             _ => None,
         };
-        if verdict == Verdict::Queued {
+        if decision == Decision::Queued {
             store.desk.queued(id);
         }
         let is_first = rules.queue.front().is_some_and(|first| first.id == id);
         let due_in = is_first.then(|| rules.next_expiry().since(now));
-        Ok(Answer { verdict, began, holder, due_in })
+        Ok(Answer { decision, began, holder, due_in })
     }
 }
 
 impl Answer {
     /// Of the short way: what it grants begins with it.
-    fn of(verdict: Verdict) -> Self {
-        Answer { verdict, began: true, holder: None, due_in: None }
+    fn of(decision: Decision) -> Self {
+        Answer { decision, began: true, holder: None, due_in: None }
     }
 }
 

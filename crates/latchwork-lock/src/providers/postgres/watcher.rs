@@ -1,30 +1,21 @@
-//! The thread behind it all: one runtime for every provider of this process.
-//!
-//! Drops happen in any runtime or in none (L21), a connection belongs to the runtime that opened
-//! it, and a future that is dropped must not leave a transaction half done. So all work on the
-//! database is done here, as tasks that run to their end; but the common requests of a runtime
-//! with several threads, which go by a [lane](super::batch) of its own.
+//! Looks after the waiters of a provider.
 
-use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use latchwork_sql::postgres::in_time;
 use sqlx::Row as _;
 use sqlx::postgres::{PgListener, PgPoolOptions};
-use tokio::runtime::Handle;
 use tokio::sync::watch::Receiver;
 use tokio::time::{sleep, timeout};
 
-use super::error::NAME;
 use super::schema;
 use super::store::{ALIVE, Store};
 use crate::coordination::deferred_release::patiently;
 use crate::desk::Standing;
 use crate::retry::Backoff;
 use crate::rules::Id;
-use crate::{Error, Result};
 
 /// How often a process looks at its waiters where notices are heard.
 const FALLBACK: Duration = Duration::from_secs(1);
@@ -44,40 +35,6 @@ const ECHO: Duration = Duration::from_secs(2);
 
 /// How long until a listener that hears nothing tries again.
 const DEAF: Duration = Duration::from_secs(60);
-
-/// Runs a job to its end. Dropping the future does not stop a job that has begun.
-pub(super) async fn run<T: Send + 'static>(
-    during: &'static str,
-    job: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    match runtime()?.spawn(job).await {
-        Ok(out) => out,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(Error::unavailable(
-                NAME,
-                during,
-                "the runtime is shutting down",
-                Some(Box::new(error)),
-            )),
-        },
-    }
-}
-
-/// Where jobs run.
-pub(super) fn runtime() -> Result<&'static Handle> {
-    static RUNTIME: LazyLock<std::io::Result<Handle>> = LazyLock::new(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
-        std::thread::Builder::new()
-            .name("latchwork-postgres".into())
-            .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(handle)
-    });
-    RUNTIME.as_ref().map_err(|e| {
-        Error::unavailable(NAME, "starting", format!("there is no thread for it ({e})"), None)
-    })
-}
 
 /// Looks after the waiters of a provider until that is gone.
 pub(super) async fn watch(store: Arc<Store>, mut gone: Receiver<()>) {

@@ -9,7 +9,8 @@ use chrono::{DateTime, Utc};
 use redis::Value;
 use sha2::{Digest, Sha256};
 
-use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{AcquireRequest, Fence, Holder, Inspection, Mode, Moment, Owner, Token};
 
 /// A token's identity in the store. Others may read the store, so it is not the token itself.
@@ -102,7 +103,7 @@ pub(super) fn inspection(key: &str, reply: &Value) -> Option<Inspection> {
     }
     rules.holders.sort_by_key(|held| held.fence);
     for waiter in waiters {
-        rules.queue.push_back(Entry::parse(waiter)?.party.into());
+        rules.queue.push_back(Entry::parse(waiter)?.requester.into());
     }
     Some(reporter(now).inspection(key, &rules, String::clone))
 }
@@ -113,17 +114,17 @@ pub(super) fn holders(pairs: &[Value], wall: DateTime<Utc>) -> Option<Vec<Holder
     let report = reporter(now);
     let holder = |pair: &[Value]| {
         let held = held(pair, now)?;
-        let process = held.party.extra.clone();
+        let process = held.requester.extra.clone();
         Some(report.holder(&held, process))
     };
     pairs.chunks(2).map(holder).collect()
 }
 
-fn held(pair: &[Value], now: Moment) -> Option<Held<String>> {
+fn held(pair: &[Value], now: Moment) -> Option<HolderState<String>> {
     let [Value::Int(left), entry] = pair else { return None };
     let entry = Entry::parse(entry)?;
-    Some(Held {
-        party: entry.party.into(),
+    Some(HolderState {
+        requester: entry.requester.into(),
         fence: entry.fence,
         previous: None,
         expires: now.after(Duration::from_micros(u64::try_from(*left).unwrap_or(0))),
@@ -133,7 +134,7 @@ fn held(pair: &[Value], now: Moment) -> Option<Held<String>> {
 
 /// A holder or a waiter; `extra` is its process.
 struct Entry {
-    party: Party<String>,
+    requester: Requester<String>,
     fence: Fence,
 }
 
@@ -152,7 +153,7 @@ impl Entry {
         let owner = owner.map(Owner::new).transpose().ok()?;
         let extra = parts.next()?.to_owned();
         let note: Option<Arc<str>> = parts.next().filter(|note| !note.is_empty()).map(Arc::from);
-        Some(Entry { party: Party { id: 0, mode, owner, note, ttl, since, extra }, fence })
+        Some(Entry { requester: Requester { id: 0, mode, owner, note, ttl, since, extra }, fence })
     }
 }
 

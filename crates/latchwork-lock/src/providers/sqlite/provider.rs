@@ -18,7 +18,8 @@ use super::schema::SCHEMA;
 use super::store::{Edit, Task, Terms, list, peek};
 use super::watcher::{Failure, Order};
 use super::{name, wait};
-use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{CLAIM_WINDOW, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
     Inspection, Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token, process_label,
@@ -208,7 +209,7 @@ impl LockProvider for SqliteLockProvider {
         let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here.clone();
+                held.requester.extra = here.clone();
             }
             Some(grant)
         };
@@ -243,7 +244,7 @@ impl LockProvider for SqliteLockProvider {
         self.edit("breaking", key, move |rules, _| {
             let report = Reporter::new(&*clock);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }

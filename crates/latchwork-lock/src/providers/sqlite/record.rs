@@ -16,7 +16,7 @@ use super::schema::{
 use super::watch::ALIVE;
 use super::watcher::Failure;
 use crate::coordination::liveness::Session;
-use crate::rules::{Held, Id, Party, Rules};
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
 /// What is remembered of whoever asked.
@@ -52,7 +52,7 @@ impl Asker {
 #[derive(Default)]
 pub(super) struct Record {
     pub(super) rules: Rules<Asker>,
-    holders: Vec<Held<Asker>>,
+    holders: Vec<HolderState<Asker>>,
     waiters: Vec<(i64, Id, i64)>,
     /// Waiters who are passed over.
     silent: HashSet<Id>,
@@ -70,9 +70,9 @@ pub(super) struct LastFence {
 /// One row that was read.
 pub(super) enum Line {
     /// A holder, and the last fence of its key as far as it knows.
-    Holder(Held<Asker>, Fence),
+    Holder(HolderState<Asker>, Fence),
     /// A place in the queue, and who has it.
-    Waiter(i64, Party<Asker>),
+    Waiter(i64, Requester<Asker>),
     /// A shard, and its last fence.
     Shard(i64, LastFence),
 }
@@ -111,18 +111,18 @@ impl Line {
         let previous = || row.get::<_, Option<i64>>(15).map_err(explain_direct);
         Ok(match get(0)? {
             HOLDER => {
-                let party = party(key, row, now)?;
-                let held = Held {
+                let requester = requester(key, row, now)?;
+                let held = HolderState {
                     // The same columns are its end and a waiter's.
-                    expires: party.extra.alive,
-                    party: party.into(),
+                    expires: requester.extra.alive,
+                    requester: requester.into(),
                     fence: fence_of(get(14)?),
                     previous: previous()?.map(fence_of),
                     claimed: get(17)? != 0,
                 };
                 Line::Holder(held, fence_of(get(16)?))
             }
-            WAITER => Line::Waiter(get(1)?, party(key, row, now)?),
+            WAITER => Line::Waiter(get(1)?, requester(key, row, now)?),
             _ => {
                 let last = Some(get(14)?);
                 Line::Shard(get(1)?, LastFence { now: last, loaded: last })
@@ -153,14 +153,14 @@ impl Record {
     /// The one key that all rows are of.
     pub(super) fn of(lines: impl IntoIterator<Item = Line>) -> Self {
         let mut record = Record::default();
-        let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
+        let mut queue: Vec<(i64, Requester<Asker>)> = Vec::new();
         for line in lines {
             match line {
                 Line::Holder(held, last) => {
                     record.rules.last_fence = record.rules.last_fence.max(Some(last));
                     record.holders.push(held);
                 }
-                Line::Waiter(seq, party) => queue.push((seq, party)),
+                Line::Waiter(seq, requester) => queue.push((seq, requester)),
                 Line::Shard(..) => {}
             }
         }
@@ -198,8 +198,8 @@ impl Record {
     /// Removes what is gone.
     pub(super) fn remove(&self, from: &Connection, key: &str) -> Result<(), Failure> {
         for old in &self.holders {
-            if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
-                run(from, DELETE_HOLDER, (key, blob(old.party.id)))?;
+            if !self.rules.holders.iter().any(|held| held.requester.id == old.requester.id) {
+                run(from, DELETE_HOLDER, (key, blob(old.requester.id)))?;
             }
         }
         for (seq, id, client) in &self.waiters {
@@ -221,7 +221,7 @@ impl Record {
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;
         for (at, held) in self.rules.holders.iter().enumerate() {
-            let old = self.holders.iter().find(|old| old.party.id == held.party.id);
+            let old = self.holders.iter().find(|old| old.requester.id == held.requester.id);
             let retold = at == 0 && !told && self.holders.len() != self.rules.holders.len();
             if retold || !old.is_some_and(|old| same(old, held)) {
                 put_holder(to, key, held, last.unwrap_or(held.fence), now)
@@ -237,23 +237,23 @@ impl Record {
     }
 }
 
-fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
+fn same(a: &HolderState<Asker>, b: &HolderState<Asker>) -> bool {
     a.fence == b.fence
         && a.expires == b.expires
         && a.claimed == b.claimed
-        && a.party.ttl == b.party.ttl
-        && a.party.extra.client == b.party.extra.client
+        && a.requester.ttl == b.requester.ttl
+        && a.requester.extra.client == b.requester.extra.client
 }
 
 fn put_holder(
     to: &Connection,
     key: &str,
-    held: &Held<Asker>,
+    held: &HolderState<Asker>,
     last: Fence,
     now: Now,
 ) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_HOLDER)?;
-    let next = bind_party(&mut to, key, &held.party, held.expires, now)?;
+    let next = bind_party(&mut to, key, &held.requester, held.expires, now)?;
     bind(
         &mut to,
         next,
@@ -267,9 +267,14 @@ fn put_holder(
     to.raw_execute().map(|_| ())
 }
 
-fn put_waiter(to: &Connection, key: &str, party: &Party<Asker>, now: Now) -> rusqlite::Result<()> {
+fn put_waiter(
+    to: &Connection,
+    key: &str,
+    requester: &Requester<Asker>,
+    now: Now,
+) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_WAITER)?;
-    bind_party(&mut to, key, party, party.extra.alive, now)?;
+    bind_party(&mut to, key, requester, requester.extra.alive, now)?;
     to.raw_execute().map(|_| ())
 }
 
@@ -277,7 +282,7 @@ fn put_waiter(to: &Connection, key: &str, party: &Party<Asker>, now: Now) -> rus
 fn bind_party(
     to: &mut CachedStatement<'_>,
     key: &str,
-    party: &Party<Asker>,
+    requester: &Requester<Asker>,
     until: Moment,
     now: Now,
 ) -> rusqlite::Result<usize> {
@@ -287,14 +292,14 @@ fn bind_party(
         1,
         params![
             key,
-            blob(party.id),
-            word(party.mode),
-            party.owner.as_ref().map(Owner::as_str),
-            party.note.as_deref(),
-            &*party.extra.process,
-            party.extra.client,
-            micros(party.ttl),
-            now.stamp(party.since).at,
+            blob(requester.id),
+            word(requester.mode),
+            requester.owner.as_ref().map(Owner::as_str),
+            requester.note.as_deref(),
+            &*requester.extra.process,
+            requester.extra.client,
+            micros(requester.ttl),
+            now.stamp(requester.since).at,
             until.clock.0,
             until.at,
             until.ns,
@@ -313,7 +318,7 @@ fn bind(
     Ok(first + values.len())
 }
 
-fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
+fn requester(key: &str, row: &Row<'_>, now: Now) -> Result<Requester<Asker>, Failure> {
     let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
     let text = |at: usize| {
         let value = row.get_ref(at).map_err(explain_direct)?;
@@ -327,7 +332,7 @@ fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
     };
     let owner = text(5)?.map(Owner::new).transpose().map_err(|e| damaged(key, e))?;
     let until = Stamp { clock: ClockId(get(11)?), at: get(12)?, ns: get(13)? };
-    Ok(Party {
+    Ok(Requester {
         id: Id::from_be_bytes(id),
         mode,
         owner,

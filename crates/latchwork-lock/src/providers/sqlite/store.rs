@@ -15,7 +15,8 @@ use super::record::{Asker, LastFence, Line, Record, lines, run};
 use super::schema::{HEARTBEAT, LOAD, LOAD_ALL, PAGE, PEEK};
 use super::watch::Seat;
 use super::watcher::Failure;
-use crate::rules::{Id, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{Id, Rules};
 use crate::{Fence, Grant, Key, Moment, Page, PageRequest, Result};
 
 /// What a change may use: the time, read inside the transaction, and fences.
@@ -185,11 +186,13 @@ impl Sheet {
         job.change(rules, &mut edit);
         rules.admit(now.moment, &mut edit.fences(), |held| {
             // It is of this process, which will see to it: nothing need be claimed.
-            if held.party.extra.client == here.client && self.seated.contains(&held.party.id) {
+            if held.requester.extra.client == here.client
+                && self.seated.contains(&held.requester.id)
+            {
                 held.claimed = true;
-                held.expires = now.moment.after(held.party.ttl);
+                held.expires = now.moment.after(held.requester.ttl);
                 let grant = held.grant(true, Some(now.moment));
-                self.handed.push((key.clone(), held.party.id, grant));
+                self.handed.push((key.clone(), held.requester.id, grant));
             }
         });
         job.settled(rules, here);

@@ -13,7 +13,8 @@ use super::store::{Edit, Terms};
 use super::watch::{ALIVE, Seat};
 use super::watcher::Order;
 use crate::handed::Found;
-use crate::rules::{Id, Party, Reporter, Rules, Verdict};
+use crate::reporter::Reporter;
+use crate::rules::{Decision, Id, Requester, Rules};
 use crate::{AcquireRequest, Acquired, Clock, Holder, Key, Moment, Result, Wait};
 
 /// Asks for a lease and waits as the request says.
@@ -46,7 +47,7 @@ pub(super) async fn acquire(
         let asked_at = clock.now();
         let wait = asked_at < deadline;
         let question = Question {
-            party: Party {
+            requester: Requester {
                 id,
                 mode: request.mode,
                 owner: request.owner.clone(),
@@ -62,18 +63,18 @@ pub(super) async fn acquire(
         let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| question.ask(rules, edit);
         let during = "asking for a lease";
         match provider.edit_with(during, &request.key, terms, Answer::look, change).await {
-            Ok(Answer { verdict: Verdict::Granted(mut grant), began, .. }) => {
+            Ok(Answer { decision: Decision::Granted(mut grant), began, .. }) => {
                 queued.armed = false;
                 grant.waited |= has_waited;
                 // The ttl began in the transaction, which began after this moment.
                 grant.trusted_from = (grant.waited && began).then_some(asked_at);
                 return Ok(Acquired::Granted(grant));
             }
-            Ok(Answer { verdict: Verdict::Refused, holder, .. }) => {
+            Ok(Answer { decision: Decision::Refused, holder, .. }) => {
                 queued.armed = false;
                 return Ok(Acquired::Taken(holder));
             }
-            Ok(Answer { verdict: Verdict::Queued, .. }) => {
+            Ok(Answer { decision: Decision::Queued, .. }) => {
                 has_waited = true;
                 called_or_over(&seat.bell, &**clock, deadline).await;
             }
@@ -97,13 +98,13 @@ async fn called_or_over(notify: &Notify, clock: &dyn Clock, deadline: Moment) {
 }
 
 struct Question {
-    party: Party<Asker>,
+    requester: Requester<Asker>,
     wait: bool,
     queued_before: bool,
 }
 
 struct Answer {
-    verdict: Verdict,
+    decision: Decision,
     /// Whether the ttl of the grant began with this very question.
     began: bool,
     holder: Option<Box<Holder>>,
@@ -112,20 +113,25 @@ struct Answer {
 impl Question {
     fn ask(&self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) -> Answer {
         let now = edit.now;
-        let mut party = self.party.clone();
-        party.extra.alive = now.after(ALIVE);
-        let (verdict, began) =
-            rules.ask_in_turn(party, self.wait, self.queued_before, now, &mut edit.fences());
-        Answer { verdict, began, holder: None }
+        let mut requester = self.requester.clone();
+        requester.extra.alive = now.after(ALIVE);
+        let (decision, began) = rules.request_in_turn(
+            requester,
+            self.wait,
+            self.queued_before,
+            now,
+            &mut edit.fences(),
+        );
+        Answer { decision, began, holder: None }
     }
 }
 
 impl Answer {
     /// Names a holder to whoever was refused.
     fn look(&mut self, rules: &Rules<Asker>, here: &Here) {
-        if self.verdict == Verdict::Refused {
+        if self.decision == Decision::Refused {
             self.holder = rules.holders.first().map(|held| {
-                Box::new(Reporter::new(&*here.clock).holder(held, held.party.extra.label()))
+                Box::new(Reporter::new(&*here.clock).holder(held, held.requester.extra.label()))
             });
         }
     }

@@ -1,47 +1,20 @@
-//! How a waiter wakes: by the release before it, or by the one timer of the store.
+//! Wakes waiters whose lease ahead has expired, or whose deadline has passed.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::thread::Thread;
 use std::time::Duration;
 
-use super::store::{Asked, Store};
-use crate::{AcquireRequest, Acquired, Moment, Result};
+use crate::{Clock, Moment};
 
-/// A request that waits for its turn. Dropped, it leaves the queue or hands on what it was given.
-pub(super) struct Waiting<'a> {
-    store: &'a Arc<Store>,
-    request: &'a AcquireRequest,
-    queued: bool,
-}
+/// What a timer looks after.
+pub(super) trait Ticking: Send + Sync + 'static {
+    fn timer(&self) -> &Timer;
 
-impl<'a> Waiting<'a> {
-    pub(super) fn new(store: &'a Arc<Store>, request: &'a AcquireRequest) -> Self {
-        Waiting { store, request, queued: false }
-    }
-}
+    fn clock(&self) -> &dyn Clock;
 
-impl Future for Waiting<'_> {
-    type Output = Result<Acquired>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
-        let asked = if self.queued { Asked::Again } else { Asked::Perhaps };
-        let answer = self.store.poll(self.request, asked, cx.waker());
-        let answer = answer.unwrap_or(Poll::Pending);
-        self.queued = answer.is_pending();
-        answer
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if self.queued {
-            self.store.drop_lease(&self.request.key, self.request.token.expose());
-        }
-    }
+    /// Ends what is due at `now`, and returns when to look again.
+    fn tick(&self, now: Moment) -> Moment;
 }
 
 /// One thread per store, asleep until the first moment that matters to a waiter. Started by the
@@ -62,14 +35,14 @@ impl Default for Timer {
 
 impl Timer {
     /// Makes sure that the store is looked at no later than `at`.
-    pub(super) fn ring_at(&self, store: &Arc<Store>, at: Moment) {
+    pub(super) fn wake_at<T: Ticking>(&self, store: &Arc<T>, at: Moment) {
         if cfg!(shuttle) || at.as_nanos() >= self.planned.load(Ordering::Acquire) {
             return;
         }
         self.planned.fetch_min(at.as_nanos(), Ordering::AcqRel);
         let thread = self.thread.get_or_init(|| {
             let store = Arc::downgrade(store);
-            let run = move || while let Some(nap) = store.upgrade().map(|s| s.timer.round(&s)) {
+            let run = move || while let Some(nap) = store.upgrade().map(|s| s.timer().round(&*s)) {
                 std::thread::park_timeout(nap);
             };
             match std::thread::Builder::new().name("latchwork-timer".into()).spawn(run) {
@@ -93,10 +66,10 @@ impl Timer {
     }
 
     /// Ends what is due and tells how long to sleep.
-    fn round(&self, store: &Store) -> Duration {
-        // Before the look: whoever rings during it unparks us, and we look again.
+    fn round(&self, store: &impl Ticking) -> Duration {
+        // Reset before the tick: a concurrent `wake_at` then unparks the thread for another round.
         self.planned.store(u64::MAX, Ordering::Release);
-        let now = store.clock.now();
+        let now = store.clock().now();
         let next = store.tick(now);
         let next = self.planned.fetch_min(next.as_nanos(), Ordering::AcqRel).min(next.as_nanos());
         match next {

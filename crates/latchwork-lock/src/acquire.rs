@@ -1,59 +1,55 @@
-//! One question to the provider, with patience (L17).
+//! One request to the provider, repeated while the backend is unavailable (L17).
 
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::deadlock::{Waiting, log_own_holder};
-use crate::held_box::HeldBox;
 use crate::retry::Backoff;
 use crate::{
     AcquireRequest, Acquired, Error, ErrorKind, Grant, Held, Holder, Locks, Moment, Proof, Result,
     Wait, process_label,
 };
 
-/// What a provider said.
+/// What a provider answered to a pending lease.
 pub(crate) enum Answer {
-    /// The lease is held, and its grant is noted where it stays: it is too large to be handed about.
+    /// The lease is held, and its grant is stored in it.
     Granted,
-    /// Somebody else has the key.
+    /// Another holder has the key.
     Taken(Option<Box<Holder>>),
-    /// It could not be asked.
+    /// The request failed.
     Failed(Error),
-    /// It does not answer in place: it must be asked properly.
+    /// The provider does not answer without waiting: `acquire` must be awaited.
     NotInPlace,
 }
 
-impl HeldBox {
-    /// Asks for the lease and waits for it. The inner result is the answer, its error always that
-    /// somebody else has the key.
-    #[inline]
-    pub(crate) async fn ask(mut self) -> Result<Result<Self>> {
-        match poll_fn(|cx| Poll::Ready(self.look(false, cx.waker()))).await {
-            Poll::Ready(Answer::Granted) => Ok(Ok(self)),
-            first => self.go_on(first, true).await,
-        }
+impl Held {
+    /// Requests the lease and waits for it. The inner result is the provider's answer; its error is
+    /// always that another holder has the key.
+    pub(crate) async fn acquire(mut self) -> Result<Result<Self>> {
+        let first = poll_fn(|cx| Poll::Ready(self.poll_provider(false, cx.waker()))).await;
+        self.finish(first, true).await
     }
 
-    /// Goes on after the first look; `awaited` when that look left the waker of this very task.
-    pub(crate) async fn go_on(
+    /// Continues after the first poll; `registered` when that poll left the waker of this task.
+    pub(crate) async fn finish(
         self,
         first: Poll<Answer>,
-        mut awaited: bool,
+        mut registered: bool,
     ) -> Result<Result<Self>> {
         let (held, answer) = match first {
             Poll::Ready(answer) => (self, answer),
             Poll::Pending => {
-                let mut queued = Queued(Some(self));
-                let _waiting = queued.begin()?;
+                let mut queued = LeaveQueueOnDrop(Some(self));
+                let _waiting = queued.begin_waiting()?;
                 let answer = poll_fn(|cx| {
-                    if std::mem::take(&mut awaited) {
+                    if std::mem::take(&mut registered) {
                         return Poll::Pending;
                     }
-                    queued.look(cx.waker())
+                    queued.poll_provider(cx.waker())
                 })
                 .await;
-                (queued.leave(), answer)
+                (queued.disarm(), answer)
             }
         };
         match answer {
@@ -62,13 +58,13 @@ impl HeldBox {
             Answer::Failed(error) => Err(error),
             Answer::NotInPlace => {
                 let _waiting = Waiting::begin(&held)?;
-                Box::pin(held.ask_patiently()).await
+                Box::pin(held.acquire_with_retry()).await
             }
         }
     }
 
-    /// Asks and, while the backend is away, asks again with the same token.
-    async fn ask_patiently(mut self) -> Result<Result<Self>> {
+    /// Requests the lease, and again with the same token while the backend is unavailable.
+    async fn acquire_with_retry(mut self) -> Result<Result<Self>> {
         let started = self.request.sent_at;
         let patience = self.request.wait;
         let deadline = match patience {
@@ -76,21 +72,21 @@ impl HeldBox {
             Wait::For(timeout) => started.after(timeout),
             Wait::Forever => Moment::NEVER,
         };
-        let mut tries = None;
+        let mut backoff = None;
         loop {
             let clock = self.locks.clock();
-            let abandoned = Abandoned::new(&self.locks, &self.request);
+            let release = ReleaseOnDrop::new(&self.locks, &self.request);
             let error = match self.locks.provider().acquire(&self.request).await {
                 Ok(Acquired::Granted(grant)) => {
-                    // An answer that was long under way, or found on asking again, may be as old
-                    // as the first question; nobody should be given a guard that is over.
+                    // An answer that took long, or that a repeated request found, may be as old as
+                    // the first request. A caller must not be given a lease that is nearly over.
                     let from = grant.trusted_from.unwrap_or(self.request.sent_at);
-                    let at_once = tries.is_none() && !grant.waited;
+                    let at_once = backoff.is_none() && !grant.waited;
                     let known = at_once || grant.trusted_from.is_some();
                     let fresh = known && clock.now().since(from) < self.request.ttl / 2;
                     match if fresh { Ok(Some(grant)) } else { self.begin_term(grant).await } {
                         Ok(Some(grant)) => {
-                            abandoned.disarm();
+                            release.disarm();
                             self.granted(grant);
                             return Ok(Ok(self));
                         }
@@ -99,27 +95,27 @@ impl HeldBox {
                     }
                 }
                 Ok(Acquired::Taken(holder)) => {
-                    abandoned.disarm();
+                    release.disarm();
                     return Ok(Err(self.taken(patience, holder)));
                 }
                 Err(error) => Some(error),
             };
             if let Some(error) = error {
                 if !error.is_temporary() {
-                    abandoned.disarm(); // it was refused: there is nothing to give back
+                    release.disarm(); // the backend rejected it: there is nothing to release
                     return Err(error);
                 }
                 let now = clock.now();
                 if now >= deadline {
-                    return Err(error); // and a release is queued
+                    return Err(error); // and the drop queues a release
                 }
-                tracing::debug!(key = self.key(), %error, "asking again");
-                let pause = tries.get_or_insert_with(Backoff::first).pause();
+                tracing::debug!(key = self.key(), %error, "retrying a lock request");
+                let pause = backoff.get_or_insert_with(Backoff::first).pause();
                 clock.sleep_until(now.after(pause).min(deadline)).await;
             }
-            tries.get_or_insert_with(Backoff::first);
+            backoff.get_or_insert_with(Backoff::first);
             let now = clock.now();
-            abandoned.disarm();
+            release.disarm();
             self.request.sent_at = now;
             let left = deadline.since(now);
             if patience != Wait::Forever {
@@ -127,12 +123,10 @@ impl HeldBox {
             }
         }
     }
-}
 
-impl Held {
-    /// Asks a provider that answers in place, or looks `again` whether there is an answer by now.
+    /// Asks a provider that answers without waiting; `again` after it has queued this request.
     #[inline]
-    pub(crate) fn look(&mut self, again: bool, waker: &Waker) -> Poll<Answer> {
+    pub(crate) fn poll_provider(&mut self, again: bool, waker: &Waker) -> Poll<Answer> {
         match self.locks.provider().poll_acquire(&self.request, again, waker) {
             Some(Poll::Ready(Ok(Acquired::Granted(grant)))) => {
                 self.granted(grant);
@@ -174,25 +168,25 @@ impl Error {
     }
 }
 
-/// A request in the queue of a provider that answers in place: dropped, it leaves the queue.
-struct Queued(Option<HeldBox>);
+/// A request in the queue of a provider that answers without waiting. Dropped, it leaves the queue.
+struct LeaveQueueOnDrop(Option<Held>);
 
-impl Queued {
-    fn begin(&self) -> Result<Option<Waiting>> {
-        self.0.as_ref().map_or(Ok(None), |held| Waiting::begin(held))
+impl LeaveQueueOnDrop {
+    fn begin_waiting(&self) -> Result<Option<Waiting>> {
+        self.0.as_ref().map_or(Ok(None), Waiting::begin)
     }
 
-    fn look(&mut self, waker: &Waker) -> Poll<Answer> {
-        self.0.as_mut().map_or(Poll::Pending, |held| held.look(true, waker))
+    fn poll_provider(&mut self, waker: &Waker) -> Poll<Answer> {
+        self.0.as_mut().map_or(Poll::Pending, |held| held.poll_provider(true, waker))
     }
 
-    fn leave(mut self) -> HeldBox {
+    fn disarm(mut self) -> Held {
         let Some(held) = self.0.take() else { unreachable!("only this takes it, and itself") };
         held
     }
 }
 
-impl Drop for Queued {
+impl Drop for LeaveQueueOnDrop {
     fn drop(&mut self) {
         if let Some(held) = &self.0 {
             held.locks.provider().release_later(held.proof());
@@ -200,24 +194,24 @@ impl Drop for Queued {
     }
 }
 
-/// A question whose answer nobody may be there to hear: dropped, it queues a release.
-pub(crate) struct Abandoned<'a> {
+/// Queues a release when it is dropped: the backend may grant a request whose caller has gone.
+pub(crate) struct ReleaseOnDrop<'a> {
     locks: &'a Locks,
     request: &'a AcquireRequest,
 }
 
-impl<'a> Abandoned<'a> {
+impl<'a> ReleaseOnDrop<'a> {
     pub(crate) fn new(locks: &'a Locks, request: &'a AcquireRequest) -> Self {
-        Abandoned { locks, request }
+        ReleaseOnDrop { locks, request }
     }
 
-    /// The answer was heard.
+    /// The caller has the answer: nothing is released.
     pub(crate) fn disarm(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Abandoned<'_> {
+impl Drop for ReleaseOnDrop<'_> {
     fn drop(&mut self) {
         self.locks
             .provider()

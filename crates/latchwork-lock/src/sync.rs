@@ -1,10 +1,10 @@
 //! The primitives that the model check replaces by its own.
 
 #[cfg(not(shuttle))]
-pub(super) use parking_lot::{Mutex, MutexGuard};
+pub(crate) use parking_lot::{Mutex, MutexGuard};
 
 #[cfg(shuttle)]
-pub(super) use self::checked::{Mutex, MutexGuard};
+pub(crate) use self::checked::{Mutex, MutexGuard};
 
 #[cfg(shuttle)]
 mod checked {

@@ -1,46 +1,43 @@
-//! A key that is asked for plainly: alone, and by nobody in particular.
+//! A key with exclusive requests only, none of which names an owner or has a note.
 
 use std::collections::VecDeque;
 use std::task::Waker;
 use std::time::Duration;
 
-use super::record::{Seat, halves, whole};
-use crate::rules::{CLAIM_WINDOW, Held, Id, Party, Rules};
+use super::requester::WakeAt;
+use crate::rules::{CLAIM_WINDOW, HolderState, Id, Requester, Rules};
 use crate::{AcquireRequest, Fence, Grant, Mode, Moment};
 
-/// One exclusive holder without a name, and behind it a line of the same kind.
+/// One exclusive holder without a name, and behind it a queue of the same kind.
 ///
-/// Nearly every key is so for all its life. Who is next needs no other rule than to be next, and
-/// a place in the line is one cache line: this is what a key that many want lives on. Alone, a
-/// holder fits into two with its key.
-pub(super) struct Plain {
-    /// In halves: whole, its alignment would cost eight bytes.
-    pub(super) id: [u64; 2],
+/// Nearly every key is so for all its life, and who is next needs no other rule than to be next.
+pub(super) struct ExclusiveKey {
+    pub(super) id: Id,
     pub(super) fence: Fence,
     pub(super) expires: Moment,
     pub(super) ttl: Duration,
-    /// Made for the first that waits: until then the lease is as it began.
-    pub(super) line: Option<Box<Line>>,
+    /// None until the first waiter comes: until then the lease is as it began.
+    pub(super) waiting: Option<Box<WaitQueue>>,
 }
 
-pub(super) struct Line {
+pub(super) struct WaitQueue {
     /// When the holder got its lease, and what is left to say of it.
     since: Moment,
     previous: Option<Fence>,
     claimed: bool,
-    queue: VecDeque<Place>,
+    queue: VecDeque<QueuedWaiter>,
 }
 
-struct Place {
-    id: [u64; 2],
+struct QueuedWaiter {
+    id: Id,
     ttl: Duration,
     since: Moment,
     deadline: Moment,
-    /// Always there but for the moment at which it is taken out.
+    /// Always there until it is taken out.
     waker: Option<Waker>,
 }
 
-impl Plain {
+impl ExclusiveKey {
     /// Whether a request can be one of these.
     #[inline]
     pub(super) fn suits(request: &AcquireRequest) -> bool {
@@ -48,40 +45,42 @@ impl Plain {
     }
 
     /// The first grant of a key that nobody had.
-    #[inline]
-    pub(super) fn begin(&mut self, request: &AcquireRequest, now: Moment, fence: Fence) {
-        self.id = halves(request.token.expose());
-        self.fence = fence;
-        self.expires = now.after(request.ttl);
-        self.ttl = request.ttl;
+    pub(super) fn granted(request: &AcquireRequest, now: Moment, fence: Fence) -> Self {
+        ExclusiveKey {
+            id: request.token.expose(),
+            fence,
+            expires: now.after(request.ttl),
+            ttl: request.ttl,
+            waiting: None,
+        }
     }
 
     #[inline]
     pub(super) fn is_held_by(&self, id: Id) -> bool {
-        self.id == halves(id)
+        self.id == id
     }
 
-    /// Whether nobody waits, nor had to.
+    /// Whether there are no waiters, and the holder did not wait.
     #[inline]
-    pub(super) fn is_lone(&self) -> bool {
-        self.line.is_none()
+    pub(super) fn is_uncontended(&self) -> bool {
+        self.waiting.is_none()
     }
 
-    pub(super) fn is_waited_for(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| !line.queue.is_empty())
+    pub(super) fn has_waiters(&self) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| !waiting.queue.is_empty())
     }
 
-    /// Stands in line; the token is one that nobody has used before.
+    /// Adds a waiter whose token was not used before.
     #[inline]
-    pub(super) fn join(
+    pub(super) fn enqueue(
         &mut self,
         request: &AcquireRequest,
         now: Moment,
         deadline: Moment,
         waker: &Waker,
     ) {
-        self.line().queue.push_back(Place {
-            id: halves(request.token.expose()),
+        self.waiting().queue.push_back(QueuedWaiter {
+            id: request.token.expose(),
             ttl: request.ttl,
             since: now,
             deadline,
@@ -96,139 +95,138 @@ impl Plain {
             return None;
         }
         let fence = self.fence;
-        let line = self.line();
-        line.claimed = true;
-        let previous_fence = line.previous;
+        let waiting = self.waiting();
+        waiting.claimed = true;
+        let previous_fence = waiting.previous;
         self.expires = begins.after(self.ttl);
         Some(Grant { fence, previous_fence, waited: true, trusted_from: Some(now) })
     }
 
-    /// One that waits says how to wake it; false when it does not wait (any more).
-    pub(super) fn still_waits(&mut self, id: Id, waker: &Waker) -> bool {
-        let id = halves(id);
-        let Some(line) = &mut self.line else { return false };
-        let Some(place) = line.queue.iter_mut().find(|p| p.id == id) else { return false };
-        match &mut place.waker {
+    /// Stores how to wake a waiter; false when it does not wait (any more).
+    pub(super) fn update_waker(&mut self, id: Id, waker: &Waker) -> bool {
+        let Some(waiting) = &mut self.waiting else { return false };
+        let Some(waiter) = waiting.queue.iter_mut().find(|p| p.id == id) else { return false };
+        match &mut waiter.waker {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
         true
     }
 
-    /// Takes one that waits out of the line.
+    /// Removes a waiter from the queue.
     pub(super) fn leave(&mut self, id: Id) {
-        let id = halves(id);
-        if let Some(line) = &mut self.line
-            && let Some(at) = line.queue.iter().position(|p| p.id == id)
+        if let Some(waiting) = &mut self.waiting
+            && let Some(at) = waiting.queue.iter().position(|p| p.id == id)
         {
-            line.queue.remove(at);
+            waiting.queue.remove(at);
         }
     }
 
     /// Ends the lease and hands the key to the next, as a reservation that waits to be claimed;
     /// none when there is no next.
     #[inline]
-    pub(super) fn pass_on(&mut self, now: Moment, fence: impl FnOnce() -> Fence) -> Option<Waker> {
-        let line = self.line.as_mut()?;
-        // Read where it stands, since out of the queue it would be copied once more.
-        let next = line.queue.front_mut()?;
-        let waker = next.waker.take();
+    pub(super) fn grant_next(
+        &mut self,
+        now: Moment,
+        fence: impl FnOnce() -> Fence,
+    ) -> Option<Waker> {
+        let waiting = self.waiting.as_mut()?;
+        let next = waiting.queue.pop_front()?;
         self.id = next.id;
         self.ttl = next.ttl;
-        line.previous = Some(self.fence);
-        line.claimed = false;
-        line.since = now;
+        waiting.previous = Some(self.fence);
+        waiting.claimed = false;
+        waiting.since = now;
         self.fence = fence();
         self.expires = now.after(self.ttl.min(CLAIM_WINDOW));
-        line.queue.pop_front();
-        waker
+        next.waker
     }
 
-    /// Sends away those whose time to wait is over.
-    pub(super) fn give_up(&mut self, now: Moment, mut gone: impl FnMut(Option<Waker>)) {
-        let Some(line) = &mut self.line else { return };
-        if line.queue.iter().any(|place| place.deadline <= now) {
-            let all = std::mem::take(&mut line.queue).into_iter();
-            let (over, rest) = all.partition::<VecDeque<_>, _>(|place| place.deadline <= now);
-            line.queue = rest;
-            over.into_iter().for_each(|place| gone(place.waker));
+    /// Removes the waiters whose deadline has passed.
+    pub(super) fn remove_timed_out(&mut self, now: Moment, mut gone: impl FnMut(Option<Waker>)) {
+        let Some(waiting) = &mut self.waiting else { return };
+        if waiting.queue.iter().any(|waiter| waiter.deadline <= now) {
+            let all = std::mem::take(&mut waiting.queue).into_iter();
+            let (over, rest) = all.partition::<VecDeque<_>, _>(|waiter| waiter.deadline <= now);
+            waiting.queue = rest;
+            over.into_iter().for_each(|waiter| gone(waiter.waker));
         }
     }
 
-    /// When the next of those who wait has waited long enough, or the lease before them ends.
+    /// When the next waiter times out, or the lease before them ends.
     pub(super) fn due(&self) -> Moment {
-        match &self.line {
-            Some(line) if !line.queue.is_empty() => {
-                line.queue.iter().map(|p| p.deadline).fold(self.expires, Moment::min)
+        match &self.waiting {
+            Some(waiting) if !waiting.queue.is_empty() => {
+                waiting.queue.iter().map(|p| p.deadline).fold(self.expires, Moment::min)
             }
             _ => Moment::NEVER,
         }
     }
 
-    /// The holder, as the full rules have it.
-    pub(super) fn held(&self) -> Held<Seat> {
-        let line = self.line.as_ref();
-        Held {
-            party: Box::new(Party {
-                id: whole(self.id),
+    /// The holder, as the general rules have it.
+    pub(super) fn held(&self) -> HolderState<WakeAt> {
+        let waiting = self.waiting.as_ref();
+        HolderState {
+            requester: Box::new(Requester {
+                id: self.id,
                 mode: Mode::Exclusive,
                 owner: None,
                 note: None,
                 ttl: self.ttl,
                 since: self.since(),
-                extra: Seat { waker: None, deadline: self.expires },
+                extra: WakeAt { waker: None, deadline: self.expires },
             }),
             fence: self.fence,
-            previous: line.and_then(|line| line.previous),
+            previous: waiting.and_then(|waiting| waiting.previous),
             expires: self.expires,
-            claimed: line.is_none_or(|line| line.claimed),
+            claimed: waiting.is_none_or(|waiting| waiting.claimed),
         }
     }
 
-    /// All of it, as the full rules have it.
-    pub(super) fn rules(&self) -> Box<Rules<Seat>> {
+    /// All of it, as the general rules have it.
+    pub(super) fn rules(&self) -> Box<Rules<WakeAt>> {
         let mut rules = Box::new(Rules::default());
         rules.last_fence = Some(self.fence);
         rules.holders.push(self.held());
-        let queue = self.line.iter().flat_map(|line| &line.queue);
-        rules.queue = queue.map(|place| Box::new(place.party())).collect();
+        let queue = self.waiting.iter().flat_map(|waiting| &waiting.queue);
+        rules.queue = queue.map(|waiter| Box::new(waiter.requester())).collect();
         rules
     }
 
     #[inline]
-    fn line(&mut self) -> &mut Line {
+    fn waiting(&mut self) -> &mut WaitQueue {
         let since = self.since();
-        self.line.get_or_insert_with(|| {
-            Box::new(Line { since, previous: None, claimed: true, queue: VecDeque::new() })
+        self.waiting.get_or_insert_with(|| {
+            Box::new(WaitQueue { since, previous: None, claimed: true, queue: VecDeque::new() })
         })
     }
 
     #[inline]
     fn since(&self) -> Moment {
-        match &self.line {
-            Some(line) => line.since,
+        match &self.waiting {
+            Some(waiting) => waiting.since,
             None => self.expires.before(self.ttl),
         }
     }
 }
 
-impl Place {
-    fn party(&self) -> Party<Seat> {
-        Party {
-            id: whole(self.id),
+impl QueuedWaiter {
+    fn requester(&self) -> Requester<WakeAt> {
+        Requester {
+            id: self.id,
             mode: Mode::Exclusive,
             owner: None,
             note: None,
             ttl: self.ttl,
             since: self.since,
-            extra: Seat { waker: self.waker.clone(), deadline: self.deadline },
+            extra: WakeAt { waker: self.waker.clone(), deadline: self.deadline },
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::party;
+    use super::super::requester::requester;
     use super::*;
     use crate::{Key, Token, Wait};
     use proptest::prelude::*;
@@ -269,10 +267,10 @@ mod tests {
         }
     }
 
-    /// The same key twice: kept plainly, and by the full rules.
+    /// The same key twice: as an exclusive key, and by the general rules.
     struct Twice {
-        plain: Plain,
-        rules: Rules<Seat>,
+        exclusive: ExclusiveKey,
+        rules: Rules<WakeAt>,
         now: Moment,
         ids: Id,
         /// Of each keeping its own, and they must stay the same.
@@ -282,13 +280,11 @@ mod tests {
     impl Twice {
         fn new(now: Moment, ids: Id, fence: u64) -> Self {
             let first = Fence::new(fence);
-            let mut plain =
-                Plain { id: [0; 2], fence: first, expires: now, ttl: Duration::ZERO, line: None };
-            plain.begin(&request(ids, 5), now, first);
+            let exclusive = ExclusiveKey::granted(&request(ids, 5), now, first);
             let mut rules = Rules::default();
-            let seat = Seat { waker: None, deadline: now };
-            rules.ask(party(&request(ids, 5), now, seat), true, now, &mut || first);
-            Twice { plain, rules, now, ids, fences: [fence; 2] }
+            let seat = WakeAt { waker: None, deadline: now };
+            rules.request(requester(&request(ids, 5), now, seat), true, now, &mut || first);
+            Twice { exclusive, rules, now, ids, fences: [fence; 2] }
         }
 
         /// False when nobody holds it any more.
@@ -303,48 +299,48 @@ mod tests {
                 *ours += 1;
                 Fence::new(*ours)
             };
-            let holder = whole(self.plain.id);
+            let holder = self.exclusive.id;
             let mut held = true;
             match *step {
-                Step::Join { ttl, patience } if self.plain.expires > now => {
+                Step::Join { ttl, patience } if self.exclusive.expires > now => {
                     self.ids += 1;
                     let request = request(self.ids, ttl);
                     let deadline =
                         patience.map_or(Moment::NEVER, |span| now.after(Duration::from_secs(span)));
-                    self.plain.join(&request, now, deadline, Waker::noop());
-                    let seat = Seat { waker: Some(Waker::noop().clone()), deadline };
-                    self.rules.ask(party(&request, now, seat), true, now, &mut next);
+                    self.exclusive.enqueue(&request, now, deadline, Waker::noop());
+                    let seat = WakeAt { waker: Some(Waker::noop().clone()), deadline };
+                    self.rules.request(requester(&request, now, seat), true, now, &mut next);
                 }
-                Step::Join { .. } => {} // a key whose time is over goes by the full rules
+                Step::Join { .. } => {} // a key whose time is over goes by the general rules
                 Step::Leave(at) => {
                     if let Some(id) = self.rules.queue.get(at).map(|w| w.id) {
-                        assert!(self.plain.still_waits(id, Waker::noop()));
-                        self.plain.leave(id);
+                        assert!(self.exclusive.update_waker(id, Waker::noop()));
+                        self.exclusive.leave(id);
                         self.rules.leave(id);
-                        assert!(!self.plain.still_waits(id, Waker::noop()));
+                        assert!(!self.exclusive.update_waker(id, Waker::noop()));
                     }
                 }
                 Step::Release => {
-                    held = self.plain.pass_on(now, fence).is_some();
+                    held = self.exclusive.grant_next(now, fence).is_some();
                     self.rules.release(holder);
                     self.rules.admit(now, &mut next, |_| ());
                 }
                 Step::Claim => {
-                    let claimed = self.plain.claim(now, now);
+                    let claimed = self.exclusive.claim(now, now);
                     let theirs = self.rules.holder_mut(holder).filter(|held| held.expires > now);
                     assert_eq!(
                         claimed,
                         theirs.map(|held| {
                             held.claimed = true;
-                            held.expires = now.after(held.party.ttl);
+                            held.expires = now.after(held.requester.ttl);
                             held.grant(true, Some(now))
                         })
                     );
                 }
                 Step::Tick => {
-                    self.plain.give_up(now, |_| ());
-                    if self.plain.expires <= now {
-                        held = self.plain.pass_on(now, fence).is_some();
+                    self.exclusive.remove_timed_out(now, |_| ());
+                    if self.exclusive.expires <= now {
+                        held = self.exclusive.grant_next(now, fence).is_some();
                     }
                     self.rules.expire(now);
                     self.rules.queue.retain(|w| w.extra.deadline > now);
@@ -357,11 +353,19 @@ mod tests {
     }
 
     /// All that can be seen of a key.
-    fn shown(rules: &Rules<Seat>) -> impl PartialEq + std::fmt::Debug + use<> {
-        let holder = |h: &Held<Seat>| {
-            (h.party.id, h.party.since, h.party.ttl, h.fence, h.previous, h.expires, h.claimed)
+    fn shown(rules: &Rules<WakeAt>) -> impl PartialEq + std::fmt::Debug + use<> {
+        let holder = |h: &HolderState<WakeAt>| {
+            (
+                h.requester.id,
+                h.requester.since,
+                h.requester.ttl,
+                h.fence,
+                h.previous,
+                h.expires,
+                h.claimed,
+            )
         };
-        let waiter = |w: &Party<Seat>| (w.id, w.since, w.ttl, w.extra.deadline);
+        let waiter = |w: &Requester<WakeAt>| (w.id, w.since, w.ttl, w.extra.deadline);
         let holders: Vec<_> = rules.holders.iter().map(holder).collect();
         let waiters: Vec<_> = rules.queue.iter().map(|w| waiter(w)).collect();
         (holders, waiters, rules.last_fence)
@@ -369,11 +373,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_plain_key_does_what_the_full_rules_do(steps in prop::collection::vec(step(), 1..60)) {
+        fn it_does_what_the_general_rules_do(steps in prop::collection::vec(step(), 1..60)) {
             let mut twice = Twice::new(Moment::from_nanos(1), 1, 1);
             for step in &steps {
                 if twice.take(step) {
-                    prop_assert_eq!(shown(&twice.plain.rules()), shown(&twice.rules));
+                    prop_assert_eq!(shown(&twice.exclusive.rules()), shown(&twice.rules));
                 } else {
                     prop_assert!(twice.rules.is_empty());
                     twice = Twice::new(twice.now, twice.ids + 1, twice.fences[0] + 1);
