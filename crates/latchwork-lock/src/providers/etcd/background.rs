@@ -4,19 +4,23 @@
 //! Guards are dropped in any runtime or in none (L21), a connection belongs to the runtime that
 //! opened it, and a dropped future must not leave a request half done. So every request is a job
 //! that runs to completion: on the caller's runtime if that has several threads, and otherwise
-//! here, together with what serves several callers.
+//! on the [background runtime](BACKGROUND), together with what serves several callers.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::LazyLock;
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::error::NAME;
+use crate::coordination::background::Background;
 use crate::{Error, Result};
+
+/// The runtime that all etcd providers of this process share. One thread: most requests run on their
+/// caller's runtime, and need the other cores.
+pub(super) static BACKGROUND: Background = Background::new(NAME);
 
 /// Runs a job to completion.
 ///
@@ -30,8 +34,17 @@ pub(super) fn run_to_completion<T: Send + 'static>(
     let job = job.boxed();
     async move {
         match caller_runtime() {
-            Some(caller) => spawn_on(&caller, during, job).await,
-            None => spawn_on(runtime()?, during, job).await,
+            Some(caller) => match caller.spawn(job).await {
+                Ok(result) => result,
+                Err(error) => match error.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(error) => {
+                        let (reason, source) = ("the runtime is shutting down", Box::new(error));
+                        Err(Error::unavailable(NAME, during, reason, Some(source)))
+                    }
+                },
+            },
+            None => BACKGROUND.run(during, job).await,
         }
     }
 }
@@ -48,36 +61,8 @@ pub(super) fn run_inline<T: Send + 'static>(
     async move {
         match caller_runtime() {
             Some(runtime) => InlineJob { runtime, job: Some(job) }.await,
-            None => spawn_on(runtime()?, during, job).await,
+            None => BACKGROUND.run(during, job).await,
         }
-    }
-}
-
-/// Runs a job to completion on the providers' own runtime: for what must neither end with the
-/// caller's runtime nor wait for it.
-pub(super) async fn run_in_background<T: Send + 'static>(
-    during: &'static str,
-    job: impl Future<Output = Result<T>> + Send + 'static,
-) -> Result<T> {
-    spawn_on(runtime()?, during, job.boxed()).await
-}
-
-async fn spawn_on<T: Send + 'static>(
-    runtime: &Handle,
-    during: &'static str,
-    job: BoxFuture<'static, Result<T>>,
-) -> Result<T> {
-    match runtime.spawn(job).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => Err(Error::unavailable(
-                NAME,
-                during,
-                "the runtime is shutting down",
-                Some(Box::new(error)),
-            )),
-        },
     }
 }
 
@@ -117,21 +102,6 @@ impl<T: Send + 'static> Drop for InlineJob<T> {
 fn caller_runtime() -> Option<Handle> {
     let current = Handle::try_current().ok()?;
     (current.runtime_flavor() == RuntimeFlavor::MultiThread).then_some(current)
-}
-
-/// The runtime of all etcd providers of this process.
-pub(super) fn runtime() -> Result<&'static Handle> {
-    static RUNTIME: LazyLock<std::io::Result<Runtime>> = LazyLock::new(|| {
-        // One thread: most requests run on their caller's runtime, and need the other cores.
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("latchwork-etcd")
-            .enable_all()
-            .build()
-    });
-    RUNTIME.as_ref().map(Runtime::handle).map_err(|e| {
-        Error::unavailable(NAME, "starting", format!("there is no thread for it ({e})"), None)
-    })
 }
 
 #[cfg(test)]

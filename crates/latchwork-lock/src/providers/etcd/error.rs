@@ -143,36 +143,36 @@ fn rejection(code: i32, message: &str) -> Option<String> {
 /// Describes a connection error by all its sources, since only the innermost ones know the cause.
 /// The flag says whether it may pass.
 fn transport(message: &str, source: Option<&(dyn std::error::Error + 'static)>) -> (String, bool) {
-    let mut told = message.to_owned();
+    let mut description = message.to_owned();
     let mut next = source;
     while let Some(error) = next {
         let text = error.to_string();
-        if !told.contains(&text) {
-            told = format!("{told}: {text}");
+        if !description.contains(&text) {
+            description = format!("{description}: {text}");
         }
         next = error.source();
     }
-    let about = |hint: &str| (format!("{told}; {hint}"), false);
-    if told.contains("invalid peer certificate") {
+    let about = |hint: &str| (format!("{description}; {hint}"), false);
+    if description.contains("invalid peer certificate") {
         return about("the server's certificate is not trusted: name its authority with ca=FILE");
     }
-    if told.contains("received fatal alert") {
+    if description.contains("received fatal alert") {
         return about(
             "the server refuses the TLS connection: does it demand a client certificate \
              (cert=FILE and key=FILE), signed by its own authority?",
         );
     }
-    if told.contains("corrupt message") {
+    if description.contains("corrupt message") {
         return about("the server speaks no TLS: write etcd:// and not etcds://");
     }
     let strange =
         ["invalid HTTP version", "frame with invalid size", "http2 error: connection error"];
-    if strange.iter().any(|what| told.contains(what)) && !told.contains("GOAWAY") {
+    if strange.iter().any(|what| description.contains(what)) && !description.contains("GOAWAY") {
         return about(
             "it does not answer as an etcd server does: name its client port, 2379 as a rule",
         );
     }
-    (told, true)
+    (description, true)
 }
 
 /// The error for an entry that another program must have written.

@@ -15,7 +15,7 @@ use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
 
-use super::background::{run_in_background, runtime};
+use super::background::BACKGROUND;
 use super::cluster::Cluster;
 use super::error::{NAME, RequestError};
 use crate::rules::Id;
@@ -57,7 +57,7 @@ impl Drop for Lease {
             return;
         }
         let (cluster, id) = (self.cluster.clone(), self.id);
-        if let Ok(runtime) = runtime() {
+        if let Ok(runtime) = BACKGROUND.handle() {
             runtime.spawn(async move {
                 let revoked = cluster.request("ending a lease", |member| async move {
                     member.lease.clone().revoke(id).await
@@ -189,7 +189,7 @@ impl Leases {
     ) -> impl Future<Output = Result<Arc<Lease>, GrantError>> + Send + 'static {
         let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
         // In the background, since callers of several runtimes may wait for it.
-        let granted = run_in_background(during, async move {
+        let granted = BACKGROUND.run(during, async move {
             let granted = grant(&cluster, &*clock, during, seconds).await;
             granted.map(Arc::new).map_err(|error| error.into_error(during))
         });

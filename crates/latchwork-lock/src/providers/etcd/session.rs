@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::background::run_in_background;
+use super::background::BACKGROUND;
 use super::cluster::Cluster;
 use super::error::RequestError;
 use super::lease;
@@ -40,7 +40,7 @@ impl Session {
         }
         // In the background, since waiters of all runtimes need it.
         let own = self.clone();
-        run_in_background(DURING, async move { own.renew_or_create().await }).await
+        BACKGROUND.run(DURING, async move { own.renew_or_create().await }).await
     }
 
     async fn renew_or_create(&self) -> Result<i64> {

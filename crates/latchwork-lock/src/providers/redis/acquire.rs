@@ -53,7 +53,7 @@ pub(super) async fn acquire(
                     step = next_step(store, deadline);
                     continue;
                 }
-                WakeReason::GiveUp => return give_up(store, request).await,
+                WakeReason::GiveUp => return Ok(give_up(store, request)),
             }
         } else {
             store.acquire(DURING, request, id, step).await?
@@ -74,7 +74,7 @@ pub(super) async fn acquire(
                     WakeReason::AskAgain | WakeReason::Answered(_) => {
                         step = next_step(store, deadline);
                     }
-                    WakeReason::GiveUp => return give_up(store, request).await,
+                    WakeReason::GiveUp => return Ok(give_up(store, request)),
                 }
             }
         }
@@ -87,8 +87,8 @@ fn next_step(store: &Store, deadline: Moment) -> AcquireStep {
 }
 
 /// Releases what the waiter may hold, without another request: that could find a grant that is about
-/// to end.
-async fn give_up(store: &Arc<Store>, request: &AcquireRequest) -> Result<Acquired> {
-    store.release(DURING, &request.key, record::id(request.token)).await?;
-    Ok(Acquired::Taken(None))
+/// to end. For the same reason this is no error, since the caller could repeat its request after one.
+fn give_up(store: &Arc<Store>, request: &AcquireRequest) -> Acquired {
+    store.release_later(&request.key, record::id(request.token));
+    Acquired::Taken(None)
 }

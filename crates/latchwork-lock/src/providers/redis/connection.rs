@@ -8,7 +8,13 @@ use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
 
+use super::error::NAME;
 use super::scripts;
+use crate::coordination::background::Background;
+
+/// The runtime that all Redis providers of this process share: for what must outlive the caller's
+/// runtime, and for the requests of callers without a runtime of several threads.
+pub(super) static BACKGROUND: Background = Background::new(NAME);
 
 /// How long a reply may take.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);

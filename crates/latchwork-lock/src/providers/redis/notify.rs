@@ -9,7 +9,7 @@ use redis::{RedisError, RedisResult};
 use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::{sleep, timeout};
 
-use super::background::runtime;
+use super::connection::BACKGROUND;
 use super::store::Store;
 use super::waiters::UnclaimedGrant;
 use super::{error, scripts};
@@ -37,7 +37,7 @@ impl Notifier {
     pub(super) fn start(&self, store: &Arc<Store>) {
         self.0.get_or_init(|| {
             let stop = Sender::new(());
-            if let Ok(runtime) = runtime() {
+            if let Ok(runtime) = BACKGROUND.handle() {
                 runtime.spawn(serve(store.clone(), stop.subscribe()));
             }
             stop

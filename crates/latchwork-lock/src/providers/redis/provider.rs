@@ -5,11 +5,11 @@ use std::time::Duration;
 use redis::aio::ConnectionLike;
 use redis::{Client, RedisError};
 
-use super::connection::{Connection, SharedConnection};
+use super::connection::{BACKGROUND, Connection, SharedConnection};
 use super::error::NAME;
 use super::notify::Notifier;
 use super::store::Store;
-use super::{acquire, background, config, error, record};
+use super::{acquire, config, error, record};
 use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -89,17 +89,18 @@ impl RedisLockProvider {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        background::run(DURING, async move {
-            let failed = |e: RedisError| error::driver(DURING, e);
-            let connection = Arc::new(Connection::new(client, given));
-            config::check(&connection, DURING).await?;
-            connection.load_script().await.map_err(failed)?;
-            let store = Arc::new(Store::new(connection, SystemClock::shared())?);
-            // A write that leaves nothing behind, so that a missing right is reported now.
-            store.refresh_key(DURING, &Key::new("latchwork")?, &[]).await?;
-            Ok(RedisLockProvider { store, notifier: Arc::default() })
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let failed = |e: RedisError| error::driver(DURING, e);
+                let connection = Arc::new(Connection::new(client, given));
+                config::check(&connection, DURING).await?;
+                connection.load_script().await.map_err(failed)?;
+                let store = Arc::new(Store::new(connection, SystemClock::shared())?);
+                // A write that leaves nothing behind, so that a missing right is reported now.
+                store.refresh_key(DURING, &Key::new("latchwork")?, &[]).await?;
+                Ok(RedisLockProvider { store, notifier: Arc::default() })
+            })
+            .await
     }
 }
 
@@ -152,7 +153,7 @@ impl LockProvider for RedisLockProvider {
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        background::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {

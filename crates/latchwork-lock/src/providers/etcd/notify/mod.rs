@@ -13,7 +13,7 @@ use tokio::sync::watch::{Receiver, Sender};
 use tokio::time::{sleep, timeout};
 use upkeep::{expire_overdue, keep_session_alive};
 
-use super::background::runtime;
+use super::background::BACKGROUND;
 use super::cluster::REQUEST_TIMEOUT;
 use super::error::{self, NAME, RequestError};
 use super::session::RENEW_INTERVAL;
@@ -32,7 +32,7 @@ impl Notifier {
     pub(super) fn start(&self, store: &Arc<Store>) {
         self.0.get_or_init(|| {
             let stop = Sender::new(());
-            if let Ok(runtime) = runtime() {
+            if let Ok(runtime) = BACKGROUND.handle() {
                 runtime.spawn(serve(store.clone(), stop.subscribe()));
             }
             stop

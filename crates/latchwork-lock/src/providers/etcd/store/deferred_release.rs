@@ -3,7 +3,7 @@
 use tokio::sync::{Semaphore, watch};
 
 use crate::Key;
-use crate::providers::etcd::background::runtime;
+use crate::providers::etcd::background::BACKGROUND;
 
 /// How many run at a time, so that many dropped guards do not keep others from the connection.
 const MAX_CONCURRENT: usize = 32;
@@ -22,7 +22,7 @@ impl DeferredReleases {
     /// Starts a release in the background.
     pub(super) fn spawn(&self, key: &Key, release: impl Future<Output = ()> + Send + 'static) {
         let pending = self.pending.clone();
-        match runtime() {
+        match BACKGROUND.handle() {
             Ok(runtime) => {
                 pending.send_modify(|pending| *pending += 1);
                 runtime.spawn(async move {

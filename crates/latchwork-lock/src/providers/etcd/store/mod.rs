@@ -2,6 +2,9 @@
 //!
 //! [`grant`] creates holders, [`queue`] waiters, [`renew`] renews and rotates holders, [`release`]
 //! ends them, and [`inspect`] reads.
+//!
+//! Cancel safety: operations that change something must run to completion, as jobs of
+//! [`background`](super::background): what they have been granted would be forgotten.
 
 mod compare;
 mod deferred_release;

@@ -25,8 +25,7 @@ use message::{DURING, MessageSender};
 use response::{PendingCommand, ResponseReceiver, ResponseTarget, channel};
 use tokio::runtime::Handle;
 
-use super::background::runtime;
-use super::connection::Connection;
+use super::connection::{BACKGROUND, Connection};
 use super::error;
 use super::scripts::Command;
 use super::scripts::response::Response;
@@ -71,7 +70,7 @@ pub(super) struct Pipeline(Arc<Batcher>);
 impl Pipelines {
     pub(super) fn open(connection: Arc<Connection>, client: Arc<str>) -> Result<Pipelines> {
         let sender = MessageSender::new(connection, client);
-        let own = Arc::new(Pipeline::open(runtime()?, sender));
+        let own = Arc::new(Pipeline::open(BACKGROUND.handle()?, sender));
         Ok(Pipelines { own, others: PerRuntime::default() })
     }
 

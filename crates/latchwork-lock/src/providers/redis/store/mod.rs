@@ -1,6 +1,9 @@
 //! The stored truth: the operations on locks, as commands for the server's script.
 //!
 //! [`acquire`] requests, enqueues and claims, [`release`] ends leases, [`list`] lists keys.
+//!
+//! Cancel safety: dropping the future of an operation withdraws its command if that was not sent yet;
+//! otherwise the server executes it. A release goes on in any case.
 
 pub(super) mod acquire;
 mod list;

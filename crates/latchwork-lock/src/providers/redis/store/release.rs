@@ -11,7 +11,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::Store;
-use crate::providers::redis::background::runtime;
+use crate::providers::redis::connection::BACKGROUND;
 use crate::providers::redis::error;
 use crate::providers::redis::pipeline::response::{
     PendingCommand, ResponseHandler, ResponseSender, channel,
@@ -155,7 +155,7 @@ impl Future for ReleaseFuture {
 impl Drop for ReleaseFuture {
     fn drop(&mut self) {
         if let Some(response) = self.response.take()
-            && let Ok(runtime) = runtime()
+            && let Ok(runtime) = BACKGROUND.handle()
         {
             runtime.spawn(ReleaseFuture { sent: self.sent.clone(), response: Some(response) });
         }
@@ -191,7 +191,7 @@ impl ResponseHandler for DeferredRelease {
         };
         if error.is_temporary()
             && self.tries < MAX_TRIES
-            && let Ok(runtime) = runtime()
+            && let Ok(runtime) = BACKGROUND.handle()
         {
             runtime.spawn(async move {
                 let mut backoff = Backoff::new(Duration::from_millis(100 << self.tries.min(4)));
