@@ -7,7 +7,9 @@ use super::record;
 use super::scripts::AcquireStep;
 use super::scripts::response::AcquireResponse;
 use super::store::Store;
+use super::waiters::handle::WaiterHandle;
 use super::waiters::waiter::WakeReason;
+use crate::rules::Id;
 use crate::{AcquireRequest, Acquired, Moment, Result, Wait};
 
 const DURING: &str = "asking for a lease";
@@ -32,58 +34,56 @@ pub(super) async fn acquire(
         Wait::For(span) => store.clock.now().after(span),
         Wait::Forever => Moment::NEVER,
     };
-    // Declared before the handle, and so dropped after it: while the handle exists, a request whose
-    // connection is lost is repeated, and the release must follow that.
-    let mut pending;
     let (handle, behind) = store.waiters.register(&request.key, id);
     let mut step = if behind { AcquireStep::Behind } else { AcquireStep::First };
+    let mut sent_at = store.clock.now();
+    let mut reason = if behind {
+        notifier.start(store);
+        enqueue(store, request, id, &handle, deadline).await
+    } else {
+        WakeReason::Answered(store.acquire(DURING, request, id, step).await)
+    };
     loop {
-        let sent_at = store.clock.now();
-        let response = if step == AcquireStep::Behind {
-            pending = Some(store.enqueue(DURING, request, id, &handle));
-            notifier.start(store);
-            let reason = handle.wait(&*store.clock, deadline).await;
-            if let Some(pending) = pending.take() {
-                pending.disarm();
+        reason = match reason {
+            WakeReason::Granted(grant) => return Ok(Acquired::Granted(grant)),
+            WakeReason::GiveUp => return Ok(give_up(store, request)),
+            WakeReason::AskAgain => {
+                sent_at = store.clock.now();
+                let over = sent_at >= deadline;
+                step = if over { AcquireStep::Last } else { AcquireStep::Again };
+                WakeReason::Answered(store.acquire(DURING, request, id, step).await)
             }
-            match reason {
-                WakeReason::Answered(response) => response?,
-                WakeReason::Granted(grant) => return Ok(Acquired::Granted(grant)),
-                WakeReason::AskAgain => {
-                    step = next_step(store, deadline);
-                    continue;
+            WakeReason::Answered(response) => match response? {
+                AcquireResponse::Granted(mut grant, started) if handle.take_grant(grant.fence) => {
+                    grant.waited |= matches!(step, AcquireStep::Again | AcquireStep::Last);
+                    // The ttl started in the server, after the request was sent.
+                    grant.trusted_from = (grant.waited && started).then_some(sent_at);
+                    return Ok(Acquired::Granted(grant));
                 }
-                WakeReason::GiveUp => return Ok(give_up(store, request)),
-            }
-        } else {
-            store.acquire(DURING, request, id, step).await?
+                AcquireResponse::Granted(..) => handle.wait(&*store.clock, deadline).await,
+                AcquireResponse::Refused(holder) => return Ok(Acquired::Taken(holder)),
+                AcquireResponse::Queued(expires_in) => {
+                    handle.mark_queued(expires_in, &*store.clock);
+                    notifier.start(store);
+                    handle.wait(&*store.clock, deadline).await
+                }
+            },
         };
-        match response {
-            AcquireResponse::Granted(mut grant, started) => {
-                grant.waited |= matches!(step, AcquireStep::Again | AcquireStep::Last);
-                // The ttl started in the server, after the request was sent.
-                grant.trusted_from = (grant.waited && started).then_some(sent_at);
-                return Ok(Acquired::Granted(grant));
-            }
-            AcquireResponse::Refused(holder) => return Ok(Acquired::Taken(holder)),
-            AcquireResponse::Queued(expires_in) => {
-                handle.mark_queued(expires_in, &*store.clock);
-                notifier.start(store);
-                match handle.wait(&*store.clock, deadline).await {
-                    WakeReason::Granted(grant) => return Ok(Acquired::Granted(grant)),
-                    WakeReason::AskAgain | WakeReason::Answered(_) => {
-                        step = next_step(store, deadline);
-                    }
-                    WakeReason::GiveUp => return Ok(give_up(store, request)),
-                }
-            }
-        }
     }
 }
 
-/// The next request of a requester that has waited.
-fn next_step(store: &Store, deadline: Moment) -> AcquireStep {
-    if store.clock.now() >= deadline { AcquireStep::Last } else { AcquireStep::Again }
+/// Joins the queue behind others of this process, and waits.
+async fn enqueue(
+    store: &Arc<Store>,
+    request: &AcquireRequest,
+    id: Id,
+    handle: &WaiterHandle,
+    deadline: Moment,
+) -> WakeReason {
+    let pending = store.enqueue(DURING, request, id, handle);
+    let reason = handle.wait(&*store.clock, deadline).await;
+    pending.disarm();
+    reason
 }
 
 /// Releases what the waiter may hold, without another request: that could find a grant that is about

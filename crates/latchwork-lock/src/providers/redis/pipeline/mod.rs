@@ -5,7 +5,7 @@
 //! pipeline on the provider's own thread.
 //!
 //! While hardly anything is in flight, a task sends its command in a message of its own; otherwise
-//! the pipeline's [batcher](batcher) combines commands. The order is kept, so a release never
+//! the pipeline's [`batcher`] combines commands. The order is kept, so a release never
 //! overtakes the request that it follows: a requester that gives up before its command was sent
 //! withdraws it. Between pipelines there is no order, so a release must use the pipeline of its
 //! request.

@@ -24,7 +24,7 @@ impl Store {
         id: Id,
         step: AcquireStep,
     ) -> Result<AcquireResponse> {
-        let pending = PendingAcquire::new(self, &request.key, id);
+        let pending = PendingAcquire::new(self, &request.key, id, None);
         let command = Command::acquire(request, id, step);
         let response = self.pipelines.send_on(&pending.pipeline, during, command).await;
         pending.disarm();
@@ -40,8 +40,8 @@ impl Store {
         id: Id,
         handle: &WaiterHandle,
     ) -> PendingAcquire<'a> {
-        let pending = PendingAcquire::new(self, &request.key, id);
         let waiter = handle.start_request();
+        let pending = PendingAcquire::new(self, &request.key, id, Some(waiter.clone()));
         let handler = EnqueueHandler { store: self.clone(), during, waiter, answered: false };
         let command = Command::acquire(request, id, AcquireStep::Behind);
         self.pipelines.send_now(&pending.pipeline, PendingCommand::new(command, handler));
@@ -66,13 +66,15 @@ pub(crate) struct PendingAcquire<'a> {
     store: &'a Arc<Store>,
     key: &'a Key,
     id: Id,
+    /// The waiter whose request it is, if that is handled without its task.
+    waiter: Option<Arc<LocalWaiter>>,
     pipeline: Arc<Pipeline>,
     armed: bool,
 }
 
 impl<'a> PendingAcquire<'a> {
-    fn new(store: &'a Arc<Store>, key: &'a Key, id: Id) -> Self {
-        PendingAcquire { store, key, id, pipeline: store.pipelines.current(), armed: true }
+    fn new(store: &'a Arc<Store>, key: &'a Key, id: Id, waiter: Option<Arc<LocalWaiter>>) -> Self {
+        PendingAcquire { store, key, id, waiter, pipeline: store.pipelines.current(), armed: true }
     }
 
     /// The request was answered.
@@ -83,7 +85,15 @@ impl<'a> PendingAcquire<'a> {
 
 impl Drop for PendingAcquire<'_> {
     fn drop(&mut self) {
-        if self.armed && !Arc::ptr_eq(&self.pipeline, &self.store.pipelines.current()) {
+        if !self.armed {
+            return;
+        }
+        // Before any release is sent: if the connection is lost, a request that is still wanted is
+        // repeated, and would then follow its release.
+        if let Some(waiter) = &self.waiter {
+            waiter.abandon();
+        }
+        if !Arc::ptr_eq(&self.pipeline, &self.store.pipelines.current()) {
             self.store.release_later_on(&self.pipeline, self.key, self.id);
         }
     }

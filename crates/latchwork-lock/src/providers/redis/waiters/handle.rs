@@ -8,7 +8,7 @@ use futures::future::select;
 use super::WaiterRegistry;
 use super::waiter::{LocalWaiter, NextStep, WakeReason};
 use crate::rules::Id;
-use crate::{Clock, Key, Moment};
+use crate::{Clock, Fence, Key, Moment};
 
 /// A registered waiter. Dropping it removes it from the registry.
 pub(crate) struct WaiterHandle {
@@ -33,6 +33,12 @@ impl WaiterHandle {
     /// The waiter is in the queue; `expires_in` is the time until the next lease of the key expires.
     pub(crate) fn mark_queued(&self, expires_in: Option<Duration>, clock: &dyn Clock) {
         self.registry.mark_queued(&self.waiter, expires_in, clock);
+    }
+
+    /// Takes the grant that a request of the waiter's task was answered with. False if it must not be
+    /// used, since the process returns it.
+    pub(crate) fn take_grant(&self, fence: Fence) -> bool {
+        self.waiter.take_grant(fence)
     }
 
     /// The waiter, for a request to join the queue that is sent now.
@@ -84,7 +90,7 @@ mod tests {
     use futures::FutureExt;
 
     use super::*;
-    use crate::{Fence, Grant, SystemClock};
+    use crate::{Grant, SystemClock};
 
     #[tokio::test]
     async fn a_waiter_does_not_leave_before_its_request_is_answered() {
@@ -115,9 +121,9 @@ mod tests {
         let (key, clock) = (Key::new("key").expect("legal"), SystemClock);
         let (handle, _) = registry.register(&key, 1);
         let granted_at = clock.now();
+        let later = granted_at.after(Duration::from_secs(1));
         registry.deliver_grant(1, Grant::first(Fence::new(3)), granted_at);
         assert!(registry.reclaim_unclaimed(granted_at).is_empty(), "too soon");
-        let later = granted_at.after(Duration::from_secs(1));
         let unclaimed = registry.reclaim_unclaimed(later);
         assert_eq!(unclaimed[0].fence, Fence::new(3));
         let mut waiting = Box::pin(handle.wait(&clock, Moment::NEVER));
@@ -128,5 +134,23 @@ mod tests {
         assert!(matches!(handle.wait(&clock, granted_at).await, WakeReason::GiveUp));
         unclaimed[0].waiter.grant_returned();
         assert!(matches!(waiting.await, WakeReason::AskAgain));
+    }
+
+    /// A grant may reach a waiter twice: by a release, and as the response to its own request.
+    #[tokio::test]
+    async fn a_returned_grant_is_not_taken_from_a_response() {
+        let registry = Arc::new(WaiterRegistry::default());
+        let key = Key::new("key").expect("legal");
+        let (handle, _) = registry.register(&key, 1);
+        let at = |seconds| Moment::default().after(Duration::from_secs(seconds));
+        registry.deliver_grant(1, Grant::first(Fence::new(3)), at(0));
+        let unclaimed = registry.reclaim_unclaimed(at(1)).remove(0);
+        assert!(!handle.take_grant(Fence::new(3)), "it is being returned");
+        unclaimed.waiter.grant_returned();
+        assert!(!handle.take_grant(Fence::new(3)), "it was returned");
+        assert!(handle.take_grant(Fence::new(4)), "a later one");
+        registry.deliver_grant(1, Grant::first(Fence::new(5)), at(2));
+        assert!(handle.take_grant(Fence::new(5)), "its task comes first");
+        assert!(registry.reclaim_unclaimed(at(9)).is_empty(), "it has taken it");
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct LocalWaiter {
 
 struct State {
     phase: Phase,
+    /// The fence of the last grant that was returned, or is being returned. The response to a request
+    /// of its task may be the same grant.
+    returned: Option<Fence>,
     /// Whether its request to join the queue is in flight. That request is repeated if the connection
     /// is lost, so its waiter must not leave before the response, or what it is granted then would
     /// not be released.
@@ -67,6 +70,7 @@ impl LocalWaiter {
     pub(super) fn new(key: Key, id: Id) -> Self {
         let state = State {
             phase: Phase::Waiting,
+            returned: None,
             request_in_flight: false,
             wants_response: false,
             abandoned: false,
@@ -106,7 +110,8 @@ impl LocalWaiter {
         !self.state.lock().abandoned
     }
 
-    pub(super) fn abandon(&self) {
+    /// Its task is gone.
+    pub(crate) fn abandon(&self) {
         self.state.lock().abandoned = true;
     }
 
@@ -155,6 +160,17 @@ impl LocalWaiter {
         }
     }
 
+    /// Its task takes the grant that a request of its own was answered with. False if that grant was
+    /// delivered here, too, and is returned: then it must not be used.
+    pub(super) fn take_grant(&self, fence: Fence) -> bool {
+        let mut state = self.state.lock();
+        let usable = state.returned.is_none_or(|returned| returned < fence);
+        if usable {
+            state.phase = Phase::Unknown; // from now on it is not returned
+        }
+        usable
+    }
+
     /// Makes it ask the server where it is.
     pub(crate) fn ask_again(&self) {
         let mut state = self.state.lock();
@@ -173,7 +189,7 @@ impl LocalWaiter {
             // Others wait behind it.
             Phase::Granted(grant, since) if now.since(*since) >= CLAIM_WINDOW / 2 => {
                 let fence = grant.fence;
-                state.phase = Phase::Returning(fence);
+                (state.phase, state.returned) = (Phase::Returning(fence), Some(fence));
                 Some(fence)
             }
             Phase::Returning(fence) => Some(*fence),
