@@ -27,8 +27,8 @@ use super::scripts::Operation;
 use super::tell::{self, Tell, Told};
 use super::watch::Standing;
 use super::{error, watcher};
+use crate::coordination::runtimes::PerRuntime;
 use crate::rules::Id;
-use crate::runtimes::PerRuntime;
 use crate::{Key, Result};
 
 /// One operation on one lock; the head of the script says what its parts are.
@@ -172,7 +172,7 @@ impl Lanes {
         let way = &self.own.way;
         let make =
             |here: &Handle| Lane::open(here, Arc::new(way.line.another()), way.client.clone());
-        let here = self.others.here(make, |lane| lane.way.is_over());
+        let here = self.others.current(make, |lane| lane.way.is_over());
         here.unwrap_or_else(|| self.own.clone())
     }
 }
