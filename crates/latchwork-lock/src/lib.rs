@@ -37,19 +37,10 @@ mod connect;
 #[doc(hidden)]
 pub mod coordination;
 mod deadlock;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
-mod desk;
 mod error;
 mod fence_gate;
 mod guard;
 mod guard_set;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "sqlite")),
-    allow(dead_code, reason = "the desk of MySQL has a place for it, and leaves it empty")
-)]
-mod handed;
 mod held;
 mod key;
 mod lease;
@@ -62,8 +53,6 @@ mod reporter;
 mod request;
 mod retry;
 mod rules;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod runtimes;
 mod sync;
 
 pub use any_provider::AnyLockProvider;

@@ -1,16 +1,20 @@
-//! The primitives that the model check replaces by its own.
+//! The primitives that the model checker replaces by its own.
 
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
+#[cfg(not(shuttle))]
+pub(crate) use std::sync::atomic;
 
 #[cfg(shuttle)]
 pub(crate) use self::checked::{Mutex, MutexGuard};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic;
 
 #[cfg(shuttle)]
 mod checked {
     pub(crate) use shuttle::sync::MutexGuard;
 
-    /// Shuttle's mutex with `parking_lot`'s manners: it does not poison.
+    /// Shuttle's mutex with the interface of `parking_lot`'s: it does not poison.
     #[derive(Debug, Default)]
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

@@ -16,11 +16,47 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use parking_lot::Mutex;
+
 use crate::Moment;
 use crate::rules::{CLAIM_WINDOW, HolderState, Requester, Rules};
 
 /// How long the waiters of a process that is not believed to be alive keep their places.
 const KEPT: Duration = Duration::from_secs(6);
+
+/// When this process last said that it is alive, by its own clock.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) struct Heartbeat {
+    /// For how long the backend believes it.
+    belief: Duration,
+    /// The shortest time between two heartbeats of a process that waits.
+    interval: Duration,
+    alive_until: Mutex<Moment>,
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+impl Heartbeat {
+    pub(crate) fn new(belief: Duration, interval: Duration) -> Self {
+        Heartbeat { belief, interval, alive_until: Mutex::new(Moment::default()) }
+    }
+
+    /// Whether the backend will believe for a while yet that this process is alive.
+    pub(crate) fn is_alive(&self, now: Moment) -> bool {
+        self.alive_until.lock().since(now) > self.belief / 2
+    }
+
+    /// Whether it is time for the next heartbeat: there must be one in any claim window, or the
+    /// process is doubted when one of its tasks does not take its grant.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.alive_until.lock().since(now) <= self.belief - self.interval
+    }
+
+    /// The backend has stored a heartbeat that was sent after this moment.
+    pub(crate) fn sent(&self, moment: Moment) {
+        *self.alive_until.lock() = moment.after(self.belief);
+    }
+}
 
 /// What a backend remembers of a waiter's process.
 pub(crate) trait Session {

@@ -2,8 +2,15 @@
 //!
 //! Public for the other crates of this workspace only: it may change with any release.
 
+#[cfg(any(feature = "file", feature = "postgres", feature = "sqlite", feature = "mysql"))]
+pub(crate) mod acquire;
 pub mod background;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) mod deferred_release;
+pub mod batcher;
+pub mod cancel;
+pub mod deferred_release;
+pub mod grant_slot;
 #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 pub(crate) mod liveness;
+pub mod polling;
+pub mod runtimes;
+pub mod waiters;

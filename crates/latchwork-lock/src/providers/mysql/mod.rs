@@ -34,9 +34,11 @@
 //! In a cluster with several writers (Galera) let all processes name the same node: each node
 //! has its own clock, and a collision is told only at the commit.
 
+mod acquire;
 mod config;
 mod error;
 mod fence_gate;
+mod notify;
 mod provider;
 mod record;
 mod release;
@@ -45,8 +47,6 @@ mod scripts;
 mod store;
 mod sweep;
 mod transaction;
-mod wait;
-mod watcher;
 
 pub use fence_gate::MySqlFenceGate;
 pub use provider::MySqlLockProvider;

@@ -7,13 +7,18 @@ use sqlx::mysql::MySqlPool;
 use tokio::sync::watch::Sender;
 
 use super::error::NAME;
+use super::notify::Notifier;
 use super::record::{self, Asker};
 use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
-use super::{config, sweep, wait, watcher};
+use super::{acquire, config, sweep};
+use crate::coordination;
+use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
 use crate::coordination::deferred_release::DeferredReleases;
-use crate::rules::{CLAIM_WINDOW, Rules};
+use crate::coordination::polling::poll_waiters;
+use crate::coordination::waiters::WaiterRegistry;
+use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
     Key, LockProvider, Page, PageRequest, Proof, Result, Token,
@@ -40,8 +45,8 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct MySqlLockProvider {
-    pub(super) store: Arc<Store>,
-    pub(super) releases: DeferredReleases<Store>,
+    store: Arc<Store>,
+    releases: DeferredReleases<Store>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
     asked: Arc<AtomicU32>,
@@ -59,7 +64,7 @@ impl MySqlLockProvider {
     /// missing rights, a replica, too old), [`Unavailable`](crate::ErrorKind::Unavailable) when
     /// nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address).await
+        Ok(Self::of(config::connect(address).await?))
     }
 
     /// Uses the caller's own pool.
@@ -71,7 +76,7 @@ impl MySqlLockProvider {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn from_pool(pool: MySqlPool) -> Result<Self> {
-        config::from_pool(pool).await
+        Ok(Self::of(config::from_pool(pool).await?))
     }
 
     /// How many releases of dropped guards and requests are not done yet.
@@ -87,7 +92,7 @@ impl MySqlLockProvider {
         latchwork_sql::mysql::script(LAYER, &MIGRATIONS)
     }
 
-    pub(super) fn of(store: Store) -> Self {
+    fn of(store: Store) -> Self {
         let store = Arc::new(store);
         let provider = MySqlLockProvider {
             releases: DeferredReleases::new(&store),
@@ -97,18 +102,6 @@ impl MySqlLockProvider {
         };
         provider.sweep();
         provider
-    }
-
-    /// Sees to it that somebody looks after the waiters.
-    pub(super) fn watch(&self) {
-        self.watching.get_or_init(|| {
-            let gone = Sender::new(());
-            if let Ok(runtime) = BACKGROUND.handle() {
-                runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
-            }
-            gone
-        });
-        self.store.desk.wake_watcher();
     }
 
     /// Removes what is left of keys that nobody has asked for since.
@@ -151,7 +144,8 @@ impl LockProvider for MySqlLockProvider {
         if self.asked.fetch_add(1, Ordering::Relaxed) % sweep::EVERY == sweep::EVERY - 1 {
             self.sweep();
         }
-        wait::acquire(self, request).await
+        self.releases.room(&*self.store.clock).await;
+        coordination::acquire::acquire(self, request, record::id(request.token)).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
@@ -225,6 +219,36 @@ impl LockProvider for MySqlLockProvider {
 
     async fn close(&self) {
         self.releases.flush().await;
+    }
+}
+
+impl AcquireBackend for MySqlLockProvider {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.store.clock
+    }
+
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.store.waiters
+    }
+
+    async fn attempt(&self, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+        acquire::attempt(&self.store, attempt).await
+    }
+
+    fn watch_waiters(&self) {
+        self.watching.get_or_init(|| {
+            let gone = Sender::new(());
+            if let Ok(runtime) = BACKGROUND.handle() {
+                let notifier = Notifier::new(self.store.clone());
+                runtime.spawn(poll_waiters(notifier, gone.subscribe()));
+            }
+            gone
+        });
+        self.store.waiters.wake_idle_poller();
+    }
+
+    fn release_later(&self, key: &Key, id: Id) {
+        self.releases.defer(key.clone(), id);
     }
 }
 

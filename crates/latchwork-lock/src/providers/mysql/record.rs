@@ -9,11 +9,13 @@ use sha2::{Digest, Sha256};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
 use crate::reporter::Reporter;
 use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner, Token};
+
+/// How long a process is believed to be alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 /// A key as it is stored.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,13 +8,13 @@ use sqlx::Row as _;
 use super::store::{BACKGROUND, Store};
 use super::transaction::Transaction;
 use super::{error, schema};
-use crate::coordination::deferred_release::{Backend, Lease};
+use crate::coordination::deferred_release::{Lease, ReleaseBackend};
 use crate::rules::{Id, Rules};
 use crate::{Key, Result};
 
 const DURING: &str = "releasing";
 
-impl Backend for Store {
+impl ReleaseBackend for Store {
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
         BACKGROUND.handle()?.spawn(job);
         Ok(())
@@ -22,7 +22,7 @@ impl Backend for Store {
 
     /// Those that somebody waits for need the rules.
     async fn release_together(&self, leases: &[Lease]) -> Result<Vec<Lease>> {
-        let is_waited_for = |lease: &Lease| self.desk.waits_for(&lease.0);
+        let is_waited_for = |lease: &Lease| self.waiters.has_waiters(&lease.0);
         let (mut left, unwanted): (Vec<Lease>, Vec<Lease>) =
             leases.iter().cloned().partition(is_waited_for);
         if unwanted.is_empty() {
@@ -53,7 +53,7 @@ impl Backend for Store {
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
-    let given = if store.desk.waits_for(key) {
+    let given = if store.waiters.has_waiters(key) {
         store.hand_on(DURING, key, id).await?
     } else {
         store.give_back(DURING, key, id).await?

@@ -8,8 +8,9 @@ use std::time::Duration;
 use latchwork_sql::mysql::{is_broken, is_collision, is_duplicate};
 use sqlx::Row as _;
 
+use super::record::ALIVE;
 use super::record::{self, Asker, Row};
-use super::store::{ALIVE, Store};
+use super::store::Store;
 use super::transaction::Transaction;
 use super::{error, schema};
 use crate::rules::{Id, Requester};
@@ -17,7 +18,7 @@ use crate::{Fence, Grant, Key, Result};
 
 impl Store {
     /// Ends the only lease of a key, and begins that of the first in line with it, where that is a
-    /// writer of this process: it need not claim what the process [sees to](crate::handed). True when
+    /// writer of this process: it need not claim what the process [sees to](crate::coordination::grant_slot). True when
     /// that was done. The inner error is a connection that died: whether it was heard is not known.
     pub(super) async fn hand_on(
         &self,
@@ -25,13 +26,15 @@ impl Store {
         key: &Key,
         id: Id,
     ) -> Result<Result<bool>> {
-        let Some((next, ttl)) = self.desk.next_writer(key).filter(|_| self.is_alive()) else {
+        let Some((next, ttl)) =
+            self.waiters.next_exclusive(key).filter(|_| self.heartbeat.is_alive(self.clock.now()))
+        else {
             return Ok(Ok(false));
         };
-        self.desk.set_in_hand(next, true);
+        self.waiters.set_grant_in_flight(next, true);
         let handed = self.try_hand_on(during, key, id, next, ttl).await;
         if !matches!(handed, Ok(Ok(true))) {
-            self.desk.set_in_hand(next, false);
+            self.waiters.set_grant_in_flight(next, false);
         }
         handed
     }
@@ -65,7 +68,7 @@ impl Store {
             // The ttl began in the transaction, which began after this moment.
             trusted_from: Some(sent_at),
         };
-        self.desk.deliver(next, grant, self.clock.now());
+        self.waiters.deliver_grant(next, grant, self.clock.now());
         Ok(Ok(true))
     }
 
@@ -79,7 +82,8 @@ impl Store {
         requester: &Requester<Asker>,
         patience: Option<Duration>,
     ) -> Result<Option<Option<Duration>>> {
-        let beat = (!self.is_alive()).then(|| schema::beat(self.client, ALIVE.as_micros()));
+        let beat = (!self.heartbeat.is_alive(self.clock.now()))
+            .then(|| schema::beat(self.client, ALIVE.as_micros()));
         let beats = beat.is_some();
         let begun = self.clock.now();
         let name = key.as_str().as_bytes();
@@ -93,7 +97,7 @@ impl Store {
             Err(error) => return Err(error::driver(during, error)),
         };
         if beats {
-            self.was_alive_at(begun);
+            self.heartbeat.sent(begun);
         }
         let due_in = said.insert_id(schema::ENQUEUED).map(Duration::from_micros);
         Ok(said.has_changed(schema::ENQUEUED).then_some(due_in))

@@ -8,11 +8,13 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
 use crate::reporter::Reporter;
 use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
+
+/// How long a process is believed to be alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 /// One who holds or waits, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -248,6 +250,15 @@ pub(super) fn fence_of(number: i64) -> Fence {
 
 pub(super) fn number(fence: Fence) -> i64 {
     i64::try_from(fence.get()).unwrap_or(i64::MAX)
+}
+
+/// A row of JSON that a function of the schema has answered.
+pub(super) fn decode<T: for<'a> serde::Deserialize<'a>>(json: &str) -> sqlx::Result<T> {
+    serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+pub(super) fn id_from_hex(hex: &str) -> Option<Id> {
+    Id::from_str_radix(hex, 16).ok()
 }
 
 #[cfg(test)]

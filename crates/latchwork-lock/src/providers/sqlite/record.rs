@@ -9,17 +9,19 @@ use latchwork_sql::sqlite::explain_direct;
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
 use super::boot::{Here, Now};
-use super::error::{damaged, other_clock};
+use super::error::{Failure, damaged, other_clock};
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
-use super::watch::ALIVE;
-use super::watcher::Failure;
 use crate::coordination::liveness::Session;
 use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
-/// What is remembered of whoever asked.
+/// How long the waiters of a process are believed to be alive after a heartbeat: longer than a writer
+/// waits for another one, lest one outage empties the queue.
+pub(super) const ALIVE: Duration = Duration::from_secs(8);
+
+/// What is stored of a requester.
 #[derive(Clone, Debug)]
 pub(super) struct Asker {
     /// As `host:pid`, for people.

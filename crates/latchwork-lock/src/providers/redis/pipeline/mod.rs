@@ -30,7 +30,7 @@ use super::error;
 use super::scripts::Command;
 use super::scripts::response::Response;
 use crate::Result;
-use crate::runtimes::PerRuntime;
+use crate::coordination::runtimes::PerRuntime;
 
 /// The response to a command. Small, since it is part of every caller's future.
 ///
@@ -77,7 +77,7 @@ impl Pipelines {
     /// The pipeline of the current runtime, or the provider's own.
     pub(super) fn current(&self) -> Arc<Pipeline> {
         let open = |runtime: &Handle| Pipeline::open(runtime, self.own.0.sender.another());
-        let current = self.others.here(open, |pipeline| pipeline.0.has_ended());
+        let current = self.others.current(open, |pipeline| pipeline.0.has_ended());
         current.unwrap_or_else(|| self.own.clone())
     }
 

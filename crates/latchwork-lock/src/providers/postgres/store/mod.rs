@@ -6,24 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use latchwork_sql::postgres::{Line, in_time, is_mixed_up, is_silence};
-use parking_lot::Mutex;
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use super::record::{self, Asker, Row};
-use super::unanswered::Unanswered;
+use super::open_requests::OpenRequests;
+use super::record::{self, ALIVE, Asker, Row};
 use super::{error, schema};
 use crate::coordination::background::Background;
-use crate::desk::Desk;
+use crate::coordination::liveness::Heartbeat;
+use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{Id, Rules};
-use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-/// How long a process counts as alive after it said so; it says so often enough to miss some.
-pub(super) const ALIVE: Duration = Duration::from_secs(6);
-
-/// The shortest time between two signs of life of a process that waits.
+/// The shortest time between two heartbeats of a process that waits.
 const BEAT: Duration = Duration::from_millis(700);
 
 /// Runs all work on the database that must run to its end.
@@ -38,12 +35,11 @@ pub(super) struct Store {
     /// Random: names this provider among all that use the database.
     pub(super) client: Arc<str>,
     pub(super) process: Arc<str>,
-    pub(super) desk: Arc<Desk>,
+    pub(super) waiters: Arc<WaiterRegistry>,
     /// Whether notices are heard; else everything is found out by looking.
-    pub(super) hears: AtomicBool,
-    pub(super) unanswered: Arc<Unanswered>,
-    /// Until when, by our own clock, the server surely counts this process as alive.
-    alive_until: Mutex<Moment>,
+    pub(super) is_notified: AtomicBool,
+    pub(super) open_requests: Arc<OpenRequests>,
+    pub(super) heartbeat: Heartbeat,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -67,34 +63,29 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(
-        pool: PgPool,
-        own_sessions: bool,
-        clock: Arc<dyn Clock>,
-        desk: Arc<Desk>,
-    ) -> Self {
+    pub(super) fn new(pool: PgPool, own_sessions: bool, clock: Arc<dyn Clock>) -> Self {
         Store {
             pool,
             own_sessions: AtomicBool::new(own_sessions),
             clock,
             client: record::hex(rand::random()).into(),
             process: crate::process_label().into(),
-            desk,
-            hears: AtomicBool::new(false),
-            unanswered: Unanswered::new(),
-            alive_until: Mutex::new(Moment::default()),
+            waiters: Arc::default(),
+            is_notified: AtomicBool::new(false),
+            open_requests: OpenRequests::new(),
+            heartbeat: Heartbeat::new(ALIVE, BEAT),
         }
     }
 
     /// A notice: an id, whose turn it is, or an id and the microseconds until something runs out.
-    pub(super) fn hear(&self, notice: &str) {
+    pub(super) fn on_notification(&self, notice: &str) {
         let (id, left) = notice.split_once(':').map_or((notice, None), |(id, l)| (id, Some(l)));
         let Ok(id) = Id::from_str_radix(id, 16) else { return };
         match left.and_then(|left| left.parse().ok()) {
             Some(left) => {
-                self.desk.set_due(id, self.clock.now().after(Duration::from_micros(left)));
+                self.waiters.set_due(id, self.clock.now().after(Duration::from_micros(left)));
             }
-            None => self.desk.call(id),
+            None => self.waiters.wake(id),
         }
     }
 
@@ -108,9 +99,9 @@ impl Store {
         change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T,
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
-        let turn = turn(key);
+        let number = lock_number(key);
         let (mut line, row) = loop {
-            let mut line = self.begin(turn).await.map_err(wrong)?;
+            let mut line = self.begin(number).await.map_err(wrong)?;
             let trusted = self.has_own_sessions();
             let load = self.query(schema::LOAD).bind(key.as_str());
             let loaded = in_time(load.fetch_one(&mut *line)).await;
@@ -139,7 +130,7 @@ impl Store {
             return Ok((out, rules, now));
         }
         let joins = new.iter().any(|row| row.waits_in(&self.client));
-        let beats = joins && !self.is_alive();
+        let beats = joins && !self.heartbeat.is_alive(self.clock.now());
         let begun = self.clock.now();
         let new = serde_json::to_string(&new).map_err(|e| error::unreadable(during, e))?;
         let saved = in_time(async {
@@ -159,7 +150,7 @@ impl Store {
         }
         end(line, schema::COMMIT).await.map_err(wrong)?;
         if beats {
-            self.was_alive_at(begun);
+            self.heartbeat.sent(begun);
         }
         self.doubt(&absent.doubted, now).await;
         self.tell(&rules, &known, first_expiry, now).await;
@@ -201,11 +192,11 @@ impl Store {
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
     /// reason to give up: nothing was asked of it yet.
-    async fn begin(&self, turn: i64) -> sqlx::Result<Line> {
+    async fn begin(&self, number: i64) -> sqlx::Result<Line> {
         let mut left = self.pool.options().get_max_connections();
         loop {
             let mut line = Line::open(&self.pool).await?;
-            let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(turn)));
+            let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(number)));
             match in_time(begin.execute(&mut *line)).await {
                 Ok(_) => return Ok(line),
                 Err(error) => match undo(line, error).await {
@@ -233,7 +224,7 @@ impl Store {
         let mut told = String::new();
         for (client, notice) in notices {
             if *client == *self.client {
-                self.hear(&notice);
+                self.on_notification(&notice);
             } else {
                 told.push_str(&schema::notify(client, &notice));
             }
@@ -330,24 +321,32 @@ impl Store {
         mixed_up
     }
 
-    /// Whether the server will count this process as alive for a while yet.
-    pub(super) fn is_alive(&self) -> bool {
-        self.alive_until.lock().since(self.clock.now()) > ALIVE / 2
-    }
-
-    /// Whether it is time for the next sign of life: in any claim window there must be one, or the
-    /// process is [doubted](crate::coordination::liveness) when one of its tasks does not look.
-    pub(super) fn must_beat(&self) -> bool {
-        self.alive_until.lock().since(self.clock.now()) <= ALIVE - BEAT
-    }
-
-    pub(super) fn was_alive_at(&self, moment: Moment) {
-        *self.alive_until.lock() = moment.after(ALIVE);
+    /// Ends a lease by the rules, or leaves the queue. True when it was held and had not expired.
+    /// `lost` is the error of a message before this one whose answer was lost.
+    pub(super) async fn release_by_rules(
+        &self,
+        key: &Key,
+        id: Id,
+        lost: Option<Error>,
+    ) -> Result<bool> {
+        let change = |rules: &mut Rules<_>, _: &mut _| {
+            let held = rules.release(id).is_some();
+            if !held {
+                rules.leave(id);
+            }
+            held
+        };
+        let held = self.edit("releasing", key, change).await?.0;
+        match lost {
+            // Ended by the message whose answer was lost, or before: which of them is not known.
+            Some(lost) if !held => Err(lost),
+            _ => Ok(held),
+        }
     }
 }
 
 /// The number of a key's advisory lock.
-pub(super) fn turn(key: &Key) -> i64 {
+pub(super) fn lock_number(key: &Key) -> i64 {
     record::number_of("latchwork_lock:", key.as_str())
 }
 

@@ -1,15 +1,15 @@
-//! Something of its own for each runtime that the caller has.
+//! A value for each runtime of the caller, such as a connection.
 //!
-//! To wake another thread and be woken by it costs as much as a message to a server nearby. So what
-//! a provider does for a request it does best in the runtime that asks.
+//! A connection belongs to the runtime that opened it, and a request that goes over another thread
+//! costs two thread switches: as much as the round trip to a server nearby.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Id, RuntimeFlavor};
 
-/// What each runtime has, made when it is first asked for.
-pub(crate) struct PerRuntime<T>(Mutex<Vec<(Id, Arc<T>)>>);
+/// One value per runtime, made at its first use.
+pub struct PerRuntime<T>(Mutex<Vec<(Id, Arc<T>)>>);
 
 impl<T> Default for PerRuntime<T> {
     fn default() -> Self {
@@ -18,10 +18,11 @@ impl<T> Default for PerRuntime<T> {
 }
 
 impl<T> PerRuntime<T> {
-    /// What the runtime has that we are in. None outside of one, and in one with a single thread:
-    /// whoever blocks that would stop what it drives, for all. What `is_over` belongs to runtimes
-    /// that have ended, and is forgotten when another one comes.
-    pub(crate) fn here(
+    /// The value of the current runtime. None outside of one, and in a runtime with a single thread:
+    /// a caller that blocks it would stop the connection for all other callers. Values for which
+    /// `is_over` is true belong to runtimes that have ended; they are dropped when a new runtime
+    /// comes.
+    pub fn current(
         &self,
         make: impl FnOnce(&Handle) -> T,
         is_over: impl Fn(&T) -> bool,
@@ -50,7 +51,7 @@ mod tests {
     fn each_runtime_of_several_threads_has_its_own() {
         let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).build();
         let all = PerRuntime::default();
-        let ask = |name: &'static str| all.here(|_| name, |old| *old == "over").map(|it| *it);
+        let ask = |name: &'static str| all.current(|_| name, |old| *old == "over").map(|it| *it);
         assert_eq!(ask("outside"), None);
         let one = runtime().expect("a runtime");
         let _one = one.enter();

@@ -10,19 +10,17 @@ use parking_lot::Mutex;
 use sqlx::mysql::{MySql, MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Execute, Executor};
 
-use super::record::{self, Asker, Record, Row};
+use super::record::{self, ALIVE, Asker, Record, Row};
 use super::transaction::Transaction;
 use super::{error, schema};
 use crate::coordination::background::Background;
-use crate::desk::Desk;
+use crate::coordination::liveness::Heartbeat;
+use crate::coordination::waiters::WaiterRegistry;
 use crate::retry::Backoff;
 use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Clock, Error, Fence, Grant, Inspection, Key, Moment, Page, PageRequest, Result};
 
-/// How long a process counts as alive after it said so; it says so often enough to miss some.
-pub(super) const ALIVE: Duration = Duration::from_secs(6);
-
-/// The shortest time between two signs of life of a process that waits.
+/// The shortest time between two heartbeats of a process that waits.
 const BEAT: Duration = Duration::from_millis(700);
 
 /// How often an edit that collided with another is tried again.
@@ -40,9 +38,8 @@ pub(super) struct Store {
     /// Random: names this provider among all that use the database.
     pub(super) client: Id,
     pub(super) process: Arc<str>,
-    pub(super) desk: Arc<Desk>,
-    /// Until when, by our own clock, the server surely counts this process as alive.
-    alive_until: Mutex<Moment>,
+    pub(super) waiters: Arc<WaiterRegistry>,
+    pub(super) heartbeat: Heartbeat,
     /// How far the last [sweep](super::sweep) came.
     pub(super) swept: Mutex<Vec<u8>>,
 }
@@ -65,7 +62,7 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(lines: Lines, clock: Arc<dyn Clock>, desk: Arc<Desk>) -> Self {
+    pub(super) fn new(lines: Lines, clock: Arc<dyn Clock>) -> Self {
         let label = crate::process_label();
         let label: String =
             label.char_indices().take_while(|(at, _)| at + 4 <= LABEL).map(|(_, c)| c).collect();
@@ -74,8 +71,8 @@ impl Store {
             clock,
             client: rand::random(),
             process: label.into(),
-            desk,
-            alive_until: Mutex::new(Moment::default()),
+            waiters: Arc::default(),
+            heartbeat: Heartbeat::new(ALIVE, BEAT),
             swept: Mutex::default(),
         }
     }
@@ -131,7 +128,7 @@ impl Store {
         }
         let mut words = schema::save(name, &before, &after);
         let joins = before.difference(&after).1.iter().any(|row| self.is_ours_waiting(row));
-        let beats = joins && !self.is_alive();
+        let beats = joins && !self.heartbeat.is_alive(self.clock.now());
         let begun = self.clock.now();
         if beats {
             words += &schema::beat(self.client, ALIVE.as_micros());
@@ -140,17 +137,17 @@ impl Store {
         for (client, alive) in &absent.doubted {
             words += &schema::doubt(*client, record::micros(*alive), record::micros(now));
         }
-        handed.iter().for_each(|(id, _)| self.desk.set_in_hand(*id, true));
+        handed.iter().for_each(|(id, _)| self.waiters.set_grant_in_flight(*id, true));
         let committed = tx.commit(words).await;
         if committed.is_err() {
-            handed.iter().for_each(|(id, _)| self.desk.set_in_hand(*id, false));
+            handed.iter().for_each(|(id, _)| self.waiters.set_grant_in_flight(*id, false));
         }
         committed?;
         if beats {
-            self.was_alive_at(begun);
+            self.heartbeat.sent(begun);
         }
         for (id, grant) in handed {
-            self.desk.deliver(id, grant, self.clock.now());
+            self.waiters.deliver_grant(id, grant, self.clock.now());
         }
         self.tell(&rules, &before, now);
         Ok((out, rules, now))
@@ -259,7 +256,7 @@ impl Store {
     }
 
     /// Those of this process who wait here and whose turn has come need not claim it: the process
-    /// [sees to it](crate::handed) that they take it up.
+    /// [sees to it](crate::coordination::grant_slot) that they take it up.
     fn begin_leases(
         &self,
         rules: &mut Rules<Asker>,
@@ -269,7 +266,10 @@ impl Store {
     ) -> Vec<(Id, Grant)> {
         let is_ours = |held: &&mut HolderState<Asker>| {
             let (id, client) = (held.requester.id, held.requester.extra.client);
-            !held.claimed && client == self.client && !before.holds(id) && self.desk.waits(id)
+            !held.claimed
+                && client == self.client
+                && !before.holds(id)
+                && self.waiters.is_waiting(id)
         };
         let begin = |held: &mut HolderState<Asker>| {
             held.claimed = true;
@@ -284,12 +284,12 @@ impl Store {
     fn tell(&self, rules: &Rules<Asker>, before: &Record, now: Moment) {
         for held in rules.holders.iter().filter(|held| !held.claimed) {
             if !before.holds(held.requester.id) {
-                self.desk.call(held.requester.id);
+                self.waiters.wake(held.requester.id);
             }
         }
         if let Some(first) = rules.queue.front() {
             let left = rules.next_expiry().since(now);
-            self.desk.set_due(first.id, self.clock.now().after(left));
+            self.waiters.set_due(first.id, self.clock.now().after(left));
         }
     }
 
@@ -372,21 +372,6 @@ impl Store {
 
     fn is_ours_waiting(&self, row: &Row) -> bool {
         row.fence.is_none() && row.client == self.client
-    }
-
-    /// Whether the server will count this process as alive for a while yet.
-    pub(super) fn is_alive(&self) -> bool {
-        self.alive_until.lock().since(self.clock.now()) > ALIVE / 2
-    }
-
-    /// Whether it is time for the next sign of life: in any claim window there must be one, or the
-    /// process is [doubted](crate::coordination::liveness) when one of its tasks does not look.
-    pub(super) fn must_beat(&self) -> bool {
-        self.alive_until.lock().since(self.clock.now()) <= ALIVE - BEAT
-    }
-
-    pub(super) fn was_alive_at(&self, moment: Moment) {
-        *self.alive_until.lock() = moment.after(ALIVE);
     }
 }
 

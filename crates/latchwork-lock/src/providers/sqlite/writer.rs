@@ -1,18 +1,17 @@
-//! The one thread behind a provider: all writes go through it, in the order in which they were
-//! asked for, so that no dropped future leaves one half done and neither a drop nor a runtime that
-//! ends does (L21).
+//! The thread that makes all changes of a provider, in the order in which they were requested. So no
+//! dropped future and no runtime that ends leaves a change half done (L21).
 //!
-//! It runs SQLite itself: the driver would do so on one more thread, and to wake a thread and be
-//! woken by it costs more than a change that need not be synced.
+//! It calls SQLite itself: the driver would do so on another thread, and switching threads costs more
+//! than a change that need not be synced.
 //!
-//! What was asked for while a transaction was under way shares the next one. While somebody
-//! waits here, the thread also looks for other processes' changes, for leases that ran out, and
-//! says once a second that its waiters are alive.
+//! Changes that were requested while a transaction was in progress share the next one. While there are
+//! waiters in this process, the thread also looks for changes of other processes and for expired
+//! leases, and stores once a second that its waiters are alive: see [`notify`](super::notify).
 //!
 //! SQLite waits for another writer by sleeping longer and longer, so that a busy process starves the
-//! others. Here it sleeps for a short time only, and is asked again.
+//! others. Here it sleeps for a short time only, and is called again.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::thread;
@@ -24,56 +23,60 @@ use rusqlite::Connection;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
+use super::error::Failure;
+use super::jobs::Job;
 use super::record::run;
 use super::schema::{COMMIT, DATA_VERSION, ROLLBACK};
-use super::store::{Job, Sheet, View};
-use super::watch::Desk;
+use super::store::{KeySet, View};
+use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::Id;
 use crate::{Grant, Key, Moment};
 
-/// How often a change of another process is looked for while somebody waits.
+/// How often changes of other processes are looked for while there are waiters.
 pub(super) const TICK: Duration = Duration::from_millis(25);
-/// The most that share a transaction.
+/// The most changes that share a transaction.
 const BATCH: usize = 64;
 /// The pause before a failed release is tried again.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
 /// How long SQLite itself waits for another writer.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(10);
-/// How long the thread stays awake when one has asked alone, who may well ask again at once: about
-/// as long as it takes to fall asleep and be woken. Where several ask, sleep gathers them.
+/// How long the thread stays awake after a lone request, because its caller may well send the next one
+/// at once: about as long as it takes to fall asleep and be woken. With several callers, sleep
+/// gathers their requests.
 const AWAKE: Duration = Duration::from_micros(50);
 /// More than there are different statements.
 const STATEMENTS: usize = 32;
 
-pub(super) type Failure = latchwork_sql::Error;
-/// What reads, or is told why it cannot.
+/// A read, which is told if there is no connection.
 type Look = Box<dyn FnOnce(Result<&Connection, Failure>, &Here) + Send>;
 
-/// What the thread is asked for.
+/// A request to the thread.
 pub(super) enum Order {
     Change(Box<dyn Job>),
     Read(Look),
-    /// Told when everything before was tried.
+    /// Answered when everything before was tried.
     Tell(oneshot::Sender<()>),
 }
 
-pub(super) struct Watcher {
+pub(super) struct Writer {
     pub(super) sqlite: Sqlite,
     pub(super) direct: Direct,
     pub(super) here: Arc<Here>,
     pub(super) orders: Receiver<Order>,
     /// None after a failure, until it is needed again.
     pub(super) connection: Option<Connection>,
-    pub(super) desk: Desk,
+    pub(super) waiters: Arc<WaiterRegistry>,
+    /// The keys that have waiters in this process, and when something of them expires.
+    pub(super) due: HashMap<Key, Moment>,
     /// Releases to be tried again, and since when.
     pub(super) later: VecDeque<Box<dyn Job>>,
     pub(super) failed: Moment,
     /// The data version seen last.
     pub(super) version: i64,
-    /// When the waiters were last said to be alive, and looked after.
+    /// When the last heartbeat was stored, and the last tick was.
     pub(super) beat: Moment,
     pub(super) ticked: Moment,
-    /// How many changes were made since the last look for what was left behind, and when that was.
+    /// How many changes were made since the last sweep, and when that was.
     pub(super) made: usize,
     pub(super) swept: Moment,
 }
@@ -83,11 +86,11 @@ struct Done {
     /// How the key of each change stands after it.
     views: Vec<View>,
     /// Leases that waiters of this process have now.
-    handed: Vec<(Key, Id, Grant)>,
+    granted: Vec<(Id, Grant)>,
 }
 
-impl Watcher {
-    /// Until nobody can ask any more.
+impl Writer {
+    /// Runs until all senders are dropped.
     pub(super) fn run(mut self) {
         self.sweep();
         let mut orders = Vec::new();
@@ -105,7 +108,7 @@ impl Watcher {
             orders.extend(self.orders.try_iter().take(BATCH - 1));
             alone = orders.len() == 1;
             self.take(&mut orders);
-            // Orders may come without a pause for as long as they like.
+            // Orders may come without a pause.
             if self.here.clock.now() >= self.ticked.after(TICK) {
                 self.tick();
             }
@@ -127,7 +130,7 @@ impl Watcher {
 
     /// The next order, or that it is time for a tick.
     fn next(&self) -> Result<Order, RecvTimeoutError> {
-        match (self.desk.is_empty(), self.later.is_empty()) {
+        match (self.due.is_empty(), self.later.is_empty()) {
             (false, _) => self.orders.recv_timeout(TICK),
             (true, false) => self.orders.recv_timeout(PAUSE),
             (true, true) => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -162,14 +165,14 @@ impl Watcher {
             return;
         }
         self.made += batch.len();
-        match self.patiently(&mut batch) {
+        match self.retry_while_busy(&mut batch) {
             Ok(done) => self.done(batch, done),
-            // What may pass concerns all of them.
+            // A temporary failure concerns all of them.
             Err(failure) if failure.fault == Fault::Permanent && batch.len() > 1 => {
                 tracing::debug!(%failure, "changes are made one by one");
                 for job in batch {
                     let mut alone = vec![job];
-                    match self.patiently(&mut alone) {
+                    match self.retry_while_busy(&mut alone) {
                         Ok(done) => self.done(alone, done),
                         Err(failure) => self.failed(alone, &failure),
                     }
@@ -181,25 +184,32 @@ impl Watcher {
 
     fn done(&mut self, batch: Vec<Box<dyn Job>>, done: Done) {
         let now = self.here.clock.now();
-        let mut handed = done.handed;
-        handed.retain(|(key, id, grant)| !self.desk.hand(key, *id, *grant, now));
-        for (job, view) in batch.into_iter().zip(&done.views) {
-            let key = job.key().clone();
-            if let Some(seat) = job.seat() {
-                if self.desk.is_empty() {
+        for (job, view) in batch.iter().zip(&done.views) {
+            let is_granted = |id: &Id| done.granted.iter().any(|(granted, _)| granted == id);
+            let queued = |id: &Id| view.queue.contains(id) || is_granted(id);
+            if let Some(id) = job.waiter().filter(queued) {
+                if self.due.is_empty() {
                     self.beat = now;
                 }
-                self.desk.join(&key, seat);
-                if view.queue.contains(&seat.id) {
-                    seat.handed.waits();
-                }
-                // It came and was let in within this very transaction.
-                for (_, id, grant) in handed.iter().filter(|(_, id, _)| *id == seat.id) {
-                    self.desk.hand(&key, *id, *grant, now);
-                }
+                self.waiters.mark_queued(id);
+                self.due.entry(job.key().clone()).or_insert(Moment::NEVER);
             }
+        }
+        for (id, grant) in done.granted {
+            self.waiters.deliver_grant(id, grant, now);
+        }
+        for (job, view) in batch.into_iter().zip(&done.views) {
+            let key = job.key().clone();
             job.finish(None);
-            self.desk.see(&key, view);
+            self.see(&key, view);
+        }
+    }
+
+    /// Wakes the waiters of this process that are no longer queued for the key.
+    pub(super) fn see(&mut self, key: &Key, view: &View) {
+        if let Some(due) = self.due.get_mut(key) {
+            *due = view.due;
+            self.waiters.wake_unqueued(key, &view.queue);
         }
     }
 
@@ -214,8 +224,8 @@ impl Watcher {
         }
     }
 
-    /// A transaction, as soon as other processes let us.
-    fn patiently(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
+    /// A transaction, retried while another process writes.
+    fn retry_while_busy(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
         let patience = self.here.clock.now().after(BUSY_TIMEOUT);
         loop {
             match self.transaction(batch) {
@@ -235,17 +245,22 @@ impl Watcher {
     }
 
     fn attempt(&mut self, batch: &mut [Box<dyn Job>]) -> Result<Done, Failure> {
-        let here = self.here.clone();
-        let mut seated = self.desk.seated();
-        seated.extend(batch.iter().filter_map(|job| job.seat()).map(|seat| seat.id));
+        let (here, waiters) = (self.here.clone(), self.waiters.clone());
         let connection = self.connection()?;
         run(connection, BEGIN, ())?;
-        let mut sheet = Sheet::load(connection, &here, batch, seated)?;
-        let views = batch.iter_mut().map(|job| sheet.edit(&here, &mut **job)).collect();
-        sheet.save(connection)?;
+        let names: Vec<&Key> = batch.iter().map(|job| job.key()).collect();
+        let mut keys = KeySet::load(connection, &here, &names)?;
+        let mut views = Vec::with_capacity(batch.len());
+        for job in batch {
+            let key = job.key().clone();
+            let rules = keys.edit(&here, &waiters, &key, |rules, edit| job.change(rules, edit));
+            job.settled(rules, &here);
+            views.push(View::of(rules, &here));
+        }
+        keys.save(connection)?;
         run(connection, COMMIT, ())?;
         self.sqlite.still_there()?;
-        Ok(Done { views, handed: sheet.handed })
+        Ok(Done { views, granted: keys.granted })
     }
 
     /// Rolls back what may have begun. A connection of which that is not sure is not used again.

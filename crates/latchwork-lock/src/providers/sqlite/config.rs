@@ -1,4 +1,4 @@
-//! From a database to a provider with its thread.
+//! From an address or a pool to a running writer.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -8,10 +8,11 @@ use sqlx::SqlitePool;
 use tokio::sync::oneshot;
 
 use super::boot::Here;
-use super::error::{self, NAME};
-use super::provider::SqliteLockProvider;
+use super::error::{self, Failure, NAME};
+use super::handle::WriterHandle;
 use super::schema::{LAYER, STEPS};
-use super::watcher::{Failure, Watcher, connect, version};
+use super::writer::{Writer, connect, version};
+use crate::coordination::waiters::WaiterRegistry;
 use crate::{Error, Moment, Result};
 
 /// Where the database comes from.
@@ -20,33 +21,35 @@ pub(super) enum Source {
     Pool(SqlitePool),
 }
 
-impl SqliteLockProvider {
+impl Source {
     /// Opens it on the thread that will use it, so that no runtime of the caller is needed.
-    pub(super) async fn start(source: Source) -> Result<Self> {
+    pub(super) async fn open(self) -> Result<WriterHandle> {
         const DURING: &str = "opening the database";
         let (tell, told) = oneshot::channel();
         let here = Here::new()
             .map_err(|e| Error::backend(NAME, DURING, e.to_string(), Some(Box::new(e))))?;
         let here = Arc::new(here);
         let (orders, queue) = channel();
-        let provider = SqliteLockProvider { here: here.clone(), orders };
+        let waiters = Arc::new(WaiterRegistry::default());
+        let handle = WriterHandle { here: here.clone(), waiters: waiters.clone(), orders };
         let no_thread = |e| Error::unavailable(NAME, DURING, format!("no thread: {e}"), None);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
             .map_err(no_thread)?;
         let opened = async move {
-            let sqlite = match source {
+            let sqlite = match self {
                 Source::File(options) => Sqlite::open(&options).await?,
                 Source::Pool(pool) => Sqlite::from_pool(&pool).await?,
             };
             migrate(&sqlite, LAYER, STEPS).await?;
             let direct = sqlite.direct().await?;
             let connection = connect(&direct)?;
-            Ok::<_, Failure>(Watcher {
+            Ok::<_, Failure>(Writer {
                 version: version(&connection)?,
                 connection: Some(connection),
-                desk: Default::default(),
+                waiters,
+                due: Default::default(),
                 later: Default::default(),
                 failed: Moment::default(),
                 beat: Moment::default(),
@@ -64,9 +67,9 @@ impl SqliteLockProvider {
             // Only opening needs it.
             drop(runtime);
             match opened {
-                Ok(watcher) => {
+                Ok(writer) => {
                     let _ = tell.send(Ok(()));
-                    watcher.run();
+                    writer.run();
                 }
                 Err(failure) => {
                     let _ = tell.send(Err(error::of(DURING, &failure)));
@@ -78,6 +81,6 @@ impl SqliteLockProvider {
             .spawn(run)
             .map_err(no_thread)?;
         told.await.unwrap_or_else(|_| Err(error::gone(DURING)))?;
-        Ok(provider)
+        Ok(handle)
     }
 }
