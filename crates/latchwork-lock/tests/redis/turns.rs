@@ -207,16 +207,16 @@ pub(crate) async fn a_grant_that_is_being_returned_is_not_given_out() {
     let first = ours.lock("key").ttl(TTL).acquire().await.expect("a free key");
     let mut second =
         Box::pin(async { ours.lock("key").ttl(TTL).wait(TTL).acquire().await.expect("its turn") });
-    tokio::select! {
-        _ = &mut second => panic!("two at once"),
-        () = waiting(&theirs, "key", 1) => {}
-    }
     // The process refreshes its waiters once a second, and returns what is a second old then.
     let refreshed = async || {
         let before = own.pieces();
         eventually("a refresh", async || own.pieces() > before).await;
     };
-    refreshed().await;
+    // Polled until its process knows that it waits, and then not until its grant is returned.
+    tokio::select! {
+        _ = &mut second => panic!("two at once"),
+        () = refreshed() => {}
+    }
     first.release().await.expect("held");
     refreshed().await;
     let held_up = own.hold_up();

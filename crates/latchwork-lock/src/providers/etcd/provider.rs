@@ -1,6 +1,5 @@
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use etcd_client::Client;
@@ -14,6 +13,7 @@ use super::notify::Notifier;
 use super::store::Store;
 use super::store::release::release_later;
 use super::{acquire, record};
+use crate::coordination::cancel::CancelOnDrop;
 use crate::key::has_control;
 use crate::rules::CLAIM_WINDOW;
 use crate::{
@@ -166,17 +166,18 @@ impl LockProvider for EtcdLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         const DURING: &str = "resuming";
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let (waiting, wanted) = WantedFlag::new();
+        let caller = CancelOnDrop::new();
+        let cancelled = caller.flag();
         let rotated = self.run(DURING, proof.key, async move |store, key| {
             let grant = store.rotate(DURING, &key, old, fresh, ttl).await;
-            if !wanted.load(Ordering::Acquire) {
+            if cancelled.is_cancelled() {
                 // The release of the abandoned request may have been executed before it.
                 store.release(DURING, &key, fresh, true).await?;
             }
             grant
         });
         let rotated = rotated.await;
-        drop(waiting);
+        drop(caller);
         rotated
     }
 
@@ -199,22 +200,6 @@ impl LockProvider for EtcdLockProvider {
 
     async fn close(&self) {
         self.store.releases.flush().await;
-    }
-}
-
-/// Clears a flag when it is dropped: then nobody waits for the answer any more.
-struct WantedFlag(Arc<AtomicBool>);
-
-impl WantedFlag {
-    fn new() -> (Self, Arc<AtomicBool>) {
-        let wanted = Arc::new(AtomicBool::new(true));
-        (WantedFlag(wanted.clone()), wanted)
-    }
-}
-
-impl Drop for WantedFlag {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 
