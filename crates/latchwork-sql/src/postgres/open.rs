@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Row};
 
-use super::{Line, explain, in_time};
+use super::{JobConnection, explain, in_time};
 use crate::{Error, Result};
 
 /// The oldest server that is tested for: 12 is what the oldest supported distributions have.
@@ -162,14 +162,14 @@ async fn lends_sessions(own: &mut PgConnection, pool: &PgPool) -> sqlx::Result<b
     const WHO: &str = "SELECT pg_backend_pid()";
     let mut first = None;
     // One for all rounds: to give one back takes a while, and a server may have few.
-    let mut line = Line::open(pool).await?;
+    let mut line = JobConnection::open(pool).await?;
     for _ in 0..4 {
         let mine: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
         let mut tx = line.begin().await?;
         let other: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *tx).await?.try_get(0)?;
         let again: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
         let ended = tx.rollback().await;
-        line.heard(&ended);
+        line.mark_answered(&ended);
         ended?;
         if other == mine || again != mine || *first.get_or_insert(mine) != mine {
             return Ok(true);

@@ -54,10 +54,10 @@ impl Notifier {
         let store = &self.store;
         let now = store.clock.now();
         if store.heartbeat.is_due(now) {
-            store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
+            store.execute_raw(schema::beat(&store.client, ALIVE.as_micros())).await?;
             store.heartbeat.sent(now);
         }
-        let rows = store.tell_server(schema::look(&store.client)).await?;
+        let rows = store.execute_raw(schema::waiter_statuses(&store.client)).await?;
         let mut statuses = Vec::with_capacity(rows.len());
         for row in rows {
             let Some(id) = record::id_from_hex(row.try_get(0)?) else { continue };
@@ -189,5 +189,5 @@ async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
 }
 
 async fn notify_self(store: &Store) -> sqlx::Result<()> {
-    store.tell_server(schema::notify(&store.client, "echo")).await.map(drop)
+    store.execute_raw(schema::notify(&store.client, "echo")).await.map(drop)
 }

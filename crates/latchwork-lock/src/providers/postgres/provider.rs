@@ -9,7 +9,7 @@ use tokio::sync::watch::Sender;
 use super::batches::Batches;
 use super::error::NAME;
 use super::notify::Notifier;
-use super::record::{self, Asker};
+use super::record::{self, RequesterInfo};
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
 use super::{acquire, config, release};
@@ -127,7 +127,7 @@ impl PostgresLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
         BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
@@ -186,7 +186,8 @@ impl LockProvider for PostgresLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = Asker::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let here =
+            RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
         let caller = CancelOnDrop::new();
         let is_cancelled = caller.flag();
         self.edit("resuming", proof.key, move |rules, edit| {
@@ -210,7 +211,7 @@ impl LockProvider for PostgresLockProvider {
         BACKGROUND
             .run(DURING, async move {
                 let (rules, now) = store.peek(DURING, &key).await?;
-                Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, RequesterInfo::label))
             })
             .await
     }

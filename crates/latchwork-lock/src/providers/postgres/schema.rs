@@ -67,7 +67,7 @@ pub(super) const GIVE: &str = "SELECT * FROM latchwork_lock_give($1, $2, $3, $4)
 
 /// The same without parameters, with the number of each key's lock, in the order of these. Names
 /// are in hexadecimal, so that none can be taken for a part of the statement.
-pub(super) fn give(client: &str, leases: &[(i64, &Lease)]) -> String {
+pub(super) fn release_all(client: &str, leases: &[(i64, &Lease)]) -> String {
     let list = |of: &dyn Fn(i64, &Lease) -> String| {
         leases.iter().map(|(turn, lease)| of(*turn, lease)).collect::<Vec<_>>().join(",")
     };
@@ -162,8 +162,8 @@ LIMIT 100
 "#;
 
 /// How all waiters of a process stand: granted or not, and how long until something of their key
-/// runs out. First in line first.
-pub(super) fn look(client: &str) -> String {
+/// runs out. First in the queue first.
+pub(super) fn waiter_statuses(client: &str) -> String {
     format!(
         "SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
          WHERE h.key = w.key AND h.fence IS NOT NULL) \
