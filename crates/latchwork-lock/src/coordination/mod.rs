@@ -3,3 +3,5 @@
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod deferred_release;
 pub(crate) mod liveness;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+pub(crate) mod server_clock;

@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Execute, Executor};
 use super::record::{self, Asker, Record, Row};
 use super::transaction::Transaction;
 use super::{error, schema};
+use crate::coordination::server_clock::ServerClock;
 use crate::desk::Desk;
 use crate::retry::Backoff;
 use crate::rules::{Held, Id, Party, Rules};
@@ -39,6 +40,7 @@ pub(super) struct Store {
     pub(super) desk: Arc<Desk>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
+    server_clock: ServerClock,
     /// How far the last [sweep](super::sweep) came.
     pub(super) swept: Mutex<Vec<u8>>,
 }
@@ -72,6 +74,7 @@ impl Store {
             process: label.into(),
             desk,
             alive_until: Mutex::new(Moment::default()),
+            server_clock: ServerClock::default(),
             swept: Mutex::default(),
         }
     }
@@ -109,6 +112,7 @@ impl Store {
         let name = key.as_str().as_bytes();
         let sent_at = self.clock.now();
         let (tx, now, before) = self.begin(name).await?;
+        self.heard_time(record::micros(now), sent_at);
         let (mut rules, absent) = match before.rules(self.client, now) {
             Ok(read) => read,
             Err(what) => {
@@ -250,8 +254,11 @@ impl Store {
             .bind(ttl)
             .bind(key.as_str().as_bytes())
             .bind(id.to_be_bytes().to_vec());
+        let sent_at = self.clock.now();
         let done = short(during, self.execute(query).await)?;
-        Ok(done.is_some_and(|done| done.rows_affected() == 1))
+        let Some(done) = done.filter(|done| done.rows_affected() == 1) else { return Ok(false) };
+        self.heard_time(i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX), sent_at);
+        Ok(true)
     }
 
     /// Those of this process who wait here and whose turn has come need not claim it: the process
@@ -368,6 +375,11 @@ impl Store {
 
     fn is_ours_waiting(&self, row: &Row) -> bool {
         row.fence.is_none() && row.client == self.client
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn heard_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 
     /// Whether the server will count this process as alive for a while yet.

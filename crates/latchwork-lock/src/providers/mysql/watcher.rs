@@ -152,7 +152,11 @@ async fn look(store: &Store) -> sqlx::Result<(Vec<Standing<Vec<u8>>>, Vec<Place>
         store.execute(sqlx::raw_sql(AssertSqlSafe(beat))).await?;
         store.was_alive_at(before);
     }
+    let sent_at = store.clock.now();
     let rows = store.read(schema::look(store.client)).await?;
+    if let Some(row) = rows.first() {
+        store.heard_time(row.try_get_unchecked(5)?, sent_at);
+    }
     let (mut standings, mut places) = (Vec::with_capacity(rows.len()), Vec::new());
     for row in rows {
         let id: Vec<u8> = row.try_get_unchecked(0)?;

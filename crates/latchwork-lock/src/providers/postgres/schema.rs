@@ -162,13 +162,14 @@ LIMIT 100
 "#;
 
 /// How all waiters of a process stand: granted or not, and how long until something of their key
-/// runs out. First in line first.
+/// runs out. First in line first. The last column is the server's time.
 pub(super) fn look(client: &str) -> String {
     format!(
-        "SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
-         WHERE h.key = w.key AND h.fence IS NOT NULL) \
-         - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
-         FROM latchwork_lock w WHERE w.client = '{client}' AND NOT w.claimed \
+        "WITH t AS MATERIALIZED \
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) \
+         SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
+         WHERE h.key = w.key AND h.fence IS NOT NULL) - t.now_us, t.now_us \
+         FROM t, latchwork_lock w WHERE w.client = '{client}' AND NOT w.claimed \
          ORDER BY w.place NULLS FIRST"
     )
 }

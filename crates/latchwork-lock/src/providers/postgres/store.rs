@@ -13,6 +13,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 use super::record::{self, Asker, Row};
 use super::unanswered::Unanswered;
 use super::{error, schema};
+use crate::coordination::server_clock::ServerClock;
 use crate::desk::Desk;
 use crate::rules::{Id, Rules};
 use crate::{Clock, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
@@ -40,6 +41,7 @@ pub(super) struct Store {
     pub(super) unanswered: Arc<Unanswered>,
     /// Until when, by our own clock, the server surely counts this process as alive.
     alive_until: Mutex<Moment>,
+    server_clock: ServerClock,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -79,6 +81,7 @@ impl Store {
             hears: AtomicBool::new(false),
             unanswered: Unanswered::new(),
             alive_until: Mutex::new(Moment::default()),
+            server_clock: ServerClock::default(),
         }
     }
 
@@ -105,13 +108,14 @@ impl Store {
     ) -> Result<(T, Rules<Asker>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let turn = turn(key);
-        let (mut line, row) = loop {
+        let (mut line, row, sent_at) = loop {
             let mut line = self.begin(turn).await.map_err(wrong)?;
+            let sent_at = self.clock.now();
             let trusted = self.has_own_sessions();
             let load = self.query(schema::LOAD).bind(key.as_str());
             let loaded = in_time(load.fetch_one(&mut *line)).await;
             match loaded {
-                Ok(row) => break (line, row),
+                Ok(row) => break (line, row, sent_at),
                 Err(error) => {
                     let error = undo(line, error).await;
                     // Once more, and from now on without what a session would have to remember.
@@ -122,6 +126,7 @@ impl Store {
             }
         };
         let (now, fences, before) = loaded(during, &row)?;
+        self.heard_time(record::micros(now), sent_at);
         let (mut rules, absent) = record::rules(&before, &self.client, now)
             .map_err(|what| error::unreadable(during, what))?;
         let first_expiry = rules.next_expiry();
@@ -324,6 +329,11 @@ impl Store {
             self.own_sessions.store(false, Ordering::Release);
         }
         mixed_up
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn heard_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 
     /// Whether the server will count this process as alive for a while yet.

@@ -136,7 +136,11 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing<String>>> {
         store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
         store.was_alive_at(before);
     }
+    let sent_at = store.clock.now();
     let rows = store.tell_server(schema::look(&store.client)).await?;
+    if let Some(row) = rows.first() {
+        store.heard_time(row.try_get(4)?, sent_at);
+    }
     let mut standings = Vec::with_capacity(rows.len());
     for row in rows {
         let id: String = row.try_get(0)?;
