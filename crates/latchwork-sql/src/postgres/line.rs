@@ -39,6 +39,16 @@ impl Line {
         Ok(Line { connection, pool: pool.clone(), heard: false })
     }
 
+    /// Gives the connection back and waits until others can have it. A drop gives it back later, and who asks
+    /// in between is given another one.
+    pub async fn give_back(mut self) {
+        if self.heard
+            && let Some(connection) = self.connection.take()
+        {
+            give_back(connection).await;
+        }
+    }
+
     /// Says that something is asked, on a line that may have served before.
     pub fn asks(&mut self) {
         self.heard = false;

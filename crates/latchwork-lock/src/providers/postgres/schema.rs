@@ -43,12 +43,16 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
 /// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
-/// below the clock, and is not overtaken by an older reading of it.
-pub(super) const RAISE: &str = "
-SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f,
-    (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t
-WHERE t.now_us > f.last_value + 60000000
-";
+/// below the clock, and is not overtaken by an older reading of it. One message, since every start
+/// sends it.
+pub(super) fn raise(turn: i64) -> String {
+    format!(
+        "{}; SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f, \
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t \
+         WHERE t.now_us > f.last_value + 60000000; {COMMIT}",
+        begin(turn)
+    )
+}
 
 /// Asks for leases: see the function.
 pub(super) const ASK: &str =

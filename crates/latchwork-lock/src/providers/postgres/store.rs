@@ -185,9 +185,14 @@ impl Store {
 
     /// Lifts the fences to the clock, where they are far below it.
     pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
-        let mut line = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
-        match in_time(sqlx::raw_sql(schema::RAISE).execute(&mut *line)).await {
-            Ok(_) => end(line, schema::COMMIT).await,
+        let mut line = Line::open(&self.pool).await?;
+        let raise = schema::raise(record::number_of("latchwork_lock_fence", ""));
+        match in_time(sqlx::raw_sql(AssertSqlSafe(raise)).execute(&mut *line)).await {
+            Ok(raised) => {
+                line.heard(&Ok(raised));
+                line.give_back().await;
+                Ok(())
+            }
             Err(error) => Err(undo(line, error).await),
         }
     }

@@ -159,12 +159,7 @@ async fn look(store: &Store) -> sqlx::Result<Vec<Standing<String>>> {
 /// Listens on a connection of its own, and again when that is lost.
 async fn listen(store: Arc<Store>) {
     const NO_NOTICES: &str = "lock waiters hear no notices: they look at every tick";
-    // Asked again, now that it matters: a pooler may have looked honest by chance.
-    let lent = match latchwork_sql::postgres::check(&store.pool).await {
-        Ok(server) => server.lends_sessions,
-        Err(_) => false,
-    };
-    if lent || !store.has_own_sessions() {
+    if !store.has_own_sessions() {
         // Not even tried: the notices would go to whoever has the session then.
         tracing::warn!(reason = "a pooler lends the sessions, as pgbouncer does", "{NO_NOTICES}");
         return;
