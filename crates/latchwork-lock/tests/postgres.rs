@@ -10,6 +10,8 @@
 
 #[path = "postgres/pool.rs"]
 mod pool;
+#[path = "postgres/pooler.rs"]
+mod pooler;
 #[path = "postgres/runtimes.rs"]
 mod runtimes;
 #[path = "postgres/secrets.rs"]
@@ -55,6 +57,9 @@ fn main() {
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
+        pooler::a_start_takes_two_connections_at_most,
+        pooler::a_pooler_with_one_connection_serves_many_starts,
+        pooler::a_pooler_is_recognised,
         runtimes::two_runtimes_share_a_key,
         runtimes::a_runtime_that_ends_leaves_nothing_behind,
         runtimes::who_does_not_look_holds_nobody_up,
