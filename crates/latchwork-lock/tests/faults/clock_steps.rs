@@ -49,7 +49,7 @@ async fn a_step_of_the_servers_clock_is_logged(provider: &'static str, service: 
 
     clock.step_by(60);
     // The client that only waits hears it when it looks after its waiters.
-    eventually("a warning of the client that waits", async || warnings().len() == 1).await;
+    eventually("a warning of the client that waits", async || !warnings().is_empty()).await;
     long.refresh_with(ALWAYS).await.expect("60 s are not its end");
     assert_eq!(warnings().len(), 2, "{:?}", warnings());
     assert!(warnings().iter().all(|line| line.contains("step=+")), "{:?}", warnings());

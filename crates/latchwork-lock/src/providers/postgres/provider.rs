@@ -60,7 +60,7 @@ impl PostgresLockProvider {
     /// Opens a database by its address, and makes the tables where they are missing.
     ///
     /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
-    /// Behind pgbouncer in transaction mode waiters look at every tick; that it is there is found
+    /// Behind pgbouncer, in any mode, waiters look at every tick; that it is there is found
     /// out, or said with `statement-cache-capacity=0`.
     ///
     /// # Errors
