@@ -39,6 +39,16 @@ impl JobConnection {
         Ok(JobConnection { connection, pool: pool.clone(), heard: false })
     }
 
+    /// Gives the connection back and waits until others can have it. A drop gives it back later, and who asks
+    /// in between is given another one.
+    pub async fn return_to_pool(mut self) {
+        if self.heard
+            && let Some(connection) = self.connection.take()
+        {
+            return_to_pool(connection).await;
+        }
+    }
+
     /// Says that something is asked, on a line that may have served before.
     pub fn mark_pending(&mut self) {
         self.heard = false;

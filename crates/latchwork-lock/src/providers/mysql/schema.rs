@@ -123,11 +123,12 @@ pub(super) const GIVE_BACK: &str = concat!(
     now!()
 );
 
-/// Lets the lease of the holder in the key's own row last longer. Values: ttl, ttl, name, id.
+/// Lets the lease of the holder in the key's own row last longer. The insert id is the server's time.
+/// Values: ttl, ttl, name, id.
 pub(super) const RENEW: &str = concat!(
-    "UPDATE latchwork_lock_key SET ttl_us = ?, claimed = 1, expires_us = ",
+    "UPDATE latchwork_lock_key SET ttl_us = ?, claimed = 1, expires_us = LAST_INSERT_ID(",
     now!(),
-    " + ? WHERE name = ? AND id = ? AND expires_us > ",
+    ") + ? WHERE name = ? AND id = ? AND expires_us > ",
     now!()
 );
 
@@ -406,16 +407,16 @@ pub(super) fn doubt(client: Id, alive_us: i64, now_us: i64) -> String {
 }
 
 /// How all waiters of a process stand: granted or not, how many may be ahead, and how long until
-/// something of their key runs out. First in the queue first.
+/// something of their key runs out. First in the queue first. The last column is the server's time.
 pub(super) fn waiter_statuses(client: Id) -> String {
     format!(
         "SELECT w.id, w.name, w.fence IS NOT NULL, w.place - k.head, \
          LEAST(IF(k.id IS NULL, COALESCE(k.next_us, 0), k.expires_us), \
-         COALESCE(k.next_us, k.expires_us)) - {} \
+         COALESCE(k.next_us, k.expires_us)) - {now}, {now} \
          FROM latchwork_lock w JOIN latchwork_lock_key k ON k.name = w.name \
          WHERE w.client = {} AND w.claimed = 0 ORDER BY w.place",
-        now!(),
-        id(client)
+        id(client),
+        now = now!(),
     )
 }
 

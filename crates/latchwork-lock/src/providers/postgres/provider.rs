@@ -27,6 +27,12 @@ use crate::{
 /// After this many requests somebody looks for what the killed have left.
 const SWEEP_EVERY: u32 = 1_000;
 
+/// How long after its start a process looks for it.
+const SOON: Duration = Duration::from_secs(2);
+
+/// One in this many looks at once.
+const SHORT_STARTS: u32 = 16;
+
 /// Locks between machines, in a PostgreSQL database; clones share them.
 ///
 /// No connection is kept for a lease, so a small pool serves any number of them, also through
@@ -60,7 +66,7 @@ impl PostgresLockProvider {
     /// Opens a database by its address, and makes the tables where they are missing.
     ///
     /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
-    /// Behind pgbouncer in transaction mode waiters look at every tick; that it is there is found
+    /// Behind pgbouncer, in any mode, waiters look at every tick; that it is there is found
     /// out, or said with `statement-cache-capacity=0`.
     ///
     /// # Errors
@@ -105,15 +111,20 @@ impl PostgresLockProvider {
             watching: Arc::default(),
             asked: Arc::default(),
         };
-        provider.sweep();
+        // A process that lives for long sweeps soon, and of those that do not some do: to run a short
+        // command under a lock should not cost a second connection.
+        let at_once = rand::random_ratio(1, SHORT_STARTS);
+        provider.sweep(if at_once { Duration::ZERO } else { SOON });
         provider
     }
 
     /// Removes what is left of keys whose holders were killed and that nobody has asked for since.
-    fn sweep(&self) {
-        let store = self.store.clone();
+    fn sweep(&self, after: Duration) {
+        let store = Arc::downgrade(&self.store);
         let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move {
+            tokio::time::sleep(after).await;
+            let Some(store) = store.upgrade() else { return };
             for key in store.left_over().await.unwrap_or_default() {
                 if let Err(error) = store.edit("sweeping", &key, |_, _| ()).await {
                     tracing::debug!(%key, %error, "what is left of a key was not removed");
@@ -159,7 +170,7 @@ impl LockProvider for PostgresLockProvider {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         if self.asked.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
-            self.sweep();
+            self.sweep(Duration::ZERO);
         }
         self.batches.releases.room(&*self.store.clock).await;
         coordination::acquire::acquire(self, request, record::id(request.token)).await

@@ -387,17 +387,17 @@ local operations = {
     return { h and claim(s, h, 1) or 0, s.head and left(s) or -1 }
   end,
 
-  -- Renews. Answers 1 or 0.
+  -- Renews. Answers the time, or 0 where it is not held.
   n = function(s, id, ttl)
     local h = holder(s, id)
     if h and s.single then
       call('PEXPIRE', s.key, ttl)
-      return 1
+      return now
     elseif h then
       h.state, h.expires, s.changed = 'c', now + ttl * 1000, true
     end
     admit(s)
-    return h and 1 or 0
+    return h and now or 0
   end,
 
   -- Whether it is held: 1 or 0.
@@ -447,7 +447,7 @@ local operations = {
   end,
 
   -- Says that the client lives, and hands on what ran out. option: ids of those who wait. Answers microseconds
-  -- until something runs out, and the letter of each: w waits, the state of one who holds, - unknown.
+  -- until something runs out, the letter of each (w waits, the state of one who holds, - unknown), and the time.
   p = function(s, _, _, ids)
     beat()
     admit(s)
@@ -458,7 +458,7 @@ local operations = {
       local h = holder(s, id)
       states[#states + 1] = h and h.state or call('HEXISTS', s.d, id) == 1 and 'w' or '-'
     end
-    return { left(s), table.concat(states) }
+    return { left(s), table.concat(states), now }
   end,
 }
 

@@ -14,6 +14,7 @@ use super::release::{Handing, Releases, Releasing, Unanswered};
 use super::scripts::{LOCK, Operation, pattern};
 use super::watch::{Desk, Seat};
 use super::{error, record, tell};
+use crate::coordination::server_clock::ServerClock;
 use crate::rules::Id;
 use crate::{
     AcquireRequest, Clock, Fence, Grant, Holder, Inspection, Key, Moment, Page, PageRequest, Result,
@@ -29,6 +30,7 @@ pub(super) struct Store {
     /// Random: names this provider among all that use the server.
     pub(super) client: Arc<str>,
     pub(super) desk: Arc<Desk>,
+    server_clock: ServerClock,
 }
 
 /// How a request asks.
@@ -68,7 +70,14 @@ impl Store {
     pub(super) fn new(line: Arc<Line>, clock: Arc<dyn Clock>) -> Result<Self> {
         let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
         let lanes = Lanes::open(line.clone(), client.clone())?;
-        Ok(Store { line, lanes, clock, client, desk: Arc::default() })
+        Ok(Store {
+            line,
+            lanes,
+            clock,
+            client,
+            desk: Arc::default(),
+            server_clock: ServerClock::default(),
+        })
     }
 
     /// Dropping the future lets a release follow where the one of the caller might come too soon.
@@ -170,9 +179,17 @@ impl Store {
         ttl: Duration,
     ) -> Result<bool> {
         let ttl = record::millis(ttl);
+        let sent_at = self.clock.now();
         let answer =
             self.lanes.ask(during, Member { ttl, ..member(Operation::Renew, key, id) }).await?;
-        truth(during, &answer.value)
+        match answer.value {
+            Value::Int(0) => Ok(false),
+            Value::Int(server_us) => {
+                self.heard_time(server_us, sent_at);
+                Ok(true)
+            }
+            _ => Err(error::unreadable(during)),
+        }
     }
 
     pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
@@ -234,14 +251,23 @@ impl Store {
         ids: &[Id],
     ) -> Result<Standing> {
         let option = record::texts(ids);
+        let sent_at = self.clock.now();
         let answer =
             self.lanes.ask(during, Member { option, ..member(Operation::Poke, key, 0) }).await?;
         match answer.value.as_sequence() {
-            Some([Value::Int(left), Value::BulkString(states)]) if states.len() == ids.len() => {
+            Some([Value::Int(left), Value::BulkString(states), Value::Int(server_us)])
+                if states.len() == ids.len() =>
+            {
+                self.heard_time(*server_us, sent_at);
                 Ok(Standing { left: span(*left), states: states.clone() })
             }
             _ => Err(error::unreadable(during)),
         }
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from an answer.
+    fn heard_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 
     /// Asks without waiting for the answer.

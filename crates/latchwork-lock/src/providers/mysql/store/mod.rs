@@ -15,6 +15,7 @@ use super::transaction::Transaction;
 use super::{error, schema};
 use crate::coordination::background::Background;
 use crate::coordination::liveness::Heartbeat;
+use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::retry::Backoff;
 use crate::rules::{HolderState, Id, Requester, Rules};
@@ -40,6 +41,7 @@ pub(super) struct Store {
     pub(super) process: Arc<str>,
     pub(super) waiters: Arc<WaiterRegistry>,
     pub(super) heartbeat: Heartbeat,
+    server_clock: ServerClock,
     /// How far the last [sweep](super::sweep) came.
     pub(super) swept: Mutex<Vec<u8>>,
 }
@@ -73,6 +75,7 @@ impl Store {
             process: label.into(),
             waiters: Arc::default(),
             heartbeat: Heartbeat::new(ALIVE, BEAT),
+            server_clock: ServerClock::default(),
             swept: Mutex::default(),
         }
     }
@@ -110,6 +113,7 @@ impl Store {
         let name = key.as_str().as_bytes();
         let sent_at = self.clock.now();
         let (tx, now, before) = self.begin(name).await?;
+        self.observe_time(record::micros(now), sent_at);
         let (mut rules, absent) = match before.rules(self.client, now) {
             Ok(read) => read,
             Err(what) => {
@@ -253,8 +257,11 @@ impl Store {
             .bind(ttl)
             .bind(key.as_str().as_bytes())
             .bind(id.to_be_bytes().to_vec());
+        let sent_at = self.clock.now();
         let done = short(during, self.execute(query).await)?;
-        Ok(done.is_some_and(|done| done.rows_affected() == 1))
+        let Some(done) = done.filter(|done| done.rows_affected() == 1) else { return Ok(false) };
+        self.observe_time(i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX), sent_at);
+        Ok(true)
     }
 
     /// Those of this process who wait here and whose turn has come need not claim it: the process
@@ -378,6 +385,11 @@ impl Store {
 
     fn is_ours_waiting(&self, row: &Row) -> bool {
         row.fence.is_none() && row.client == self.client
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn observe_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 }
 

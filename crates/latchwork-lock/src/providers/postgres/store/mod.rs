@@ -14,6 +14,7 @@ use super::record::{self, ALIVE, RequesterInfo, Row};
 use super::{error, schema};
 use crate::coordination::background::Background;
 use crate::coordination::liveness::Heartbeat;
+use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{Id, Rules};
 use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
@@ -40,6 +41,7 @@ pub(super) struct Store {
     pub(super) is_notified: AtomicBool,
     pub(super) open_requests: Arc<OpenRequests>,
     pub(super) heartbeat: Heartbeat,
+    server_clock: ServerClock,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -74,6 +76,7 @@ impl Store {
             is_notified: AtomicBool::new(false),
             open_requests: OpenRequests::new(),
             heartbeat: Heartbeat::new(ALIVE, BEAT),
+            server_clock: ServerClock::default(),
         }
     }
 
@@ -100,13 +103,14 @@ impl Store {
     ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let number = lock_number(key);
-        let (mut connection, row) = loop {
+        let (mut connection, row, sent_at) = loop {
             let mut connection = self.begin(number).await.map_err(wrong)?;
+            let sent_at = self.clock.now();
             let trusted = self.has_own_sessions();
             let load = self.query(schema::LOAD).bind(key.as_str());
             let loaded = in_time(load.fetch_one(&mut *connection)).await;
             match loaded {
-                Ok(row) => break (connection, row),
+                Ok(row) => break (connection, row, sent_at),
                 Err(error) => {
                     let error = undo(connection, error).await;
                     // Once more, and from now on without what a session would have to remember.
@@ -117,6 +121,7 @@ impl Store {
             }
         };
         let (now, fences, before) = loaded(during, &row)?;
+        self.observe_time(record::micros(now), sent_at);
         let (mut rules, absent) = record::rules(&before, &self.client, now)
             .map_err(|what| error::unreadable(during, what))?;
         let first_expiry = rules.next_expiry();
@@ -175,9 +180,14 @@ impl Store {
 
     /// Lifts the fences to the clock, where they are far below it.
     pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
-        let mut connection = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
-        match in_time(sqlx::raw_sql(schema::RAISE).execute(&mut *connection)).await {
-            Ok(_) => end(connection, schema::COMMIT).await,
+        let mut connection = JobConnection::open(&self.pool).await?;
+        let raise = schema::raise(record::number_of("latchwork_lock_fence", ""));
+        match in_time(sqlx::raw_sql(AssertSqlSafe(raise)).execute(&mut *connection)).await {
+            Ok(raised) => {
+                connection.mark_answered(&Ok(raised));
+                connection.return_to_pool().await;
+                Ok(())
+            }
             Err(error) => Err(undo(connection, error).await),
         }
     }
@@ -325,6 +335,11 @@ impl Store {
             self.own_sessions.store(false, Ordering::Release);
         }
         mixed_up
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn observe_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 
     /// Ends a lease by the rules, or leaves the queue. True when it was held and had not expired.
