@@ -244,7 +244,7 @@ impl LockRequest<'_, ManyKeys, Blocking> {
     /// # Errors
     /// As for the async form.
     pub fn acquire(self) -> Result<Vec<Guard>> {
-        let set = block_on(self.ask_all())?;
+        let set = block_on(self.acquire_all())?;
         Ok(set.into_guards().into_iter().map(Guard).collect())
     }
 }

@@ -95,7 +95,7 @@ impl LockRequest<'_, ManyKeys> {
     ///
     /// Cancel safe, and with the same errors as for one key.
     pub async fn acquire(self) -> Result<GuardSet> {
-        self.ask_all().await
+        self.acquire_all().await
     }
 
     /// The same, but that somebody else has one of them is no error: the answer is none.
@@ -110,7 +110,7 @@ impl LockRequest<'_, ManyKeys> {
 }
 
 impl<F> LockRequest<'_, ManyKeys, F> {
-    pub(crate) async fn ask_all(mut self) -> Result<GuardSet> {
+    pub(crate) async fn acquire_all(mut self) -> Result<GuardSet> {
         self.needs_guard()?;
         let keys = std::mem::replace(&mut self.keys.0, Ok(Vec::new()))?;
         let clock = self.locks.clock();

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, select};
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::retry::Backoff;
 use crate::rules::Id;
+use crate::sync::Mutex;
 use crate::{Clock, Key, Result};
 
 /// How many releases may be pending before new requests wait for them.

@@ -13,4 +13,6 @@ pub mod grant_slot;
 pub(crate) mod liveness;
 pub mod polling;
 pub mod runtimes;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
+pub(crate) mod server_clock;
 pub mod waiters;

@@ -6,8 +6,8 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::fault;
-use super::process::{Asker, Process};
+use super::error;
+use super::process::{Process, RequesterInfo};
 use crate::reporter::wall_at;
 use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{BootClock, Clock, Error, Fence, Key, Mode, Moment, Owner};
@@ -94,7 +94,7 @@ pub(super) enum Unreadable {
 impl Record {
     pub(super) fn new(
         key: &Key,
-        rules: &Rules<Asker>,
+        rules: &Rules<RequesterInfo>,
         here: &BootClock,
         clock: &dyn Clock,
     ) -> Self {
@@ -103,7 +103,7 @@ impl Record {
             let at: DateTime<Utc> = wall_at(wall, now, moment);
             ForPeople(at.to_rfc3339_opts(SecondsFormat::Millis, true))
         };
-        let who = |requester: &Requester<Asker>| PartyEntry {
+        let who = |requester: &Requester<RequesterInfo>| PartyEntry {
             id: format!("{:032x}", requester.id),
             mode: requester.mode,
             owner: requester.owner.clone(),
@@ -117,7 +117,7 @@ impl Record {
             // Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
             ttl_ms: u64::try_from(requester.ttl.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
         };
-        let holder = |held: &HolderState<Asker>| HolderEntry {
+        let holder = |held: &HolderState<RequesterInfo>| HolderEntry {
             who: who(&held.requester),
             fence: held.fence,
             previous_fence: held.previous,
@@ -126,7 +126,7 @@ impl Record {
             claimed: held.claimed,
             handed_over: held.requester.extra.handed_over,
         };
-        let waiter = |requester: &Requester<Asker>| WaiterEntry {
+        let waiter = |requester: &Requester<RequesterInfo>| WaiterEntry {
             who: who(requester),
             until_boot_ns: Some(requester.extra.until).filter(|until| *until != Moment::NEVER),
         };
@@ -147,10 +147,10 @@ impl Record {
         struct Version {
             format: u32,
         }
-        let damaged = |e: serde_json::Error| Unreadable::Damaged(fault::corrupt(path, e));
+        let damaged = |e: serde_json::Error| Unreadable::Damaged(error::corrupt(path, e));
         let version: Version = serde_json::from_slice(text).map_err(damaged)?;
         if version.format != FORMAT {
-            return Err(Unreadable::Foreign(fault::foreign(
+            return Err(Unreadable::Foreign(error::foreign(
                 path,
                 format_args!(
                     "has format {}, and this program knows {FORMAT}; let all processes that lock \
@@ -162,13 +162,13 @@ impl Record {
         let record: Record = serde_json::from_slice(text).map_err(damaged)?;
         let ids = record.holders.iter().map(|h| &h.who.id);
         if ids.chain(record.waiters.iter().map(|w| &w.who.id)).any(|id| parse_id(id).is_none()) {
-            return Err(Unreadable::Damaged(fault::corrupt(
+            return Err(Unreadable::Damaged(error::corrupt(
                 path,
                 "an id is no hexadecimal number",
             )));
         }
         match key {
-            Some(key) if key.as_str() != record.key => Err(Unreadable::Foreign(fault::foreign(
+            Some(key) if key.as_str() != record.key => Err(Unreadable::Foreign(error::foreign(
                 path,
                 format_args!(
                     "belongs to the key {:?} and not to {key:?}; is the file system blind to case? \
@@ -197,7 +197,7 @@ impl Record {
     }
 
     /// What the record says, which is nothing if another boot wrote it.
-    pub(super) fn rules(&self, here: &BootClock) -> Rules<Asker> {
+    pub(super) fn rules(&self, here: &BootClock) -> Rules<RequesterInfo> {
         let mut rules = Rules { last_fence: self.last_fence, ..Rules::default() };
         if self.boot_id != here.boot_id {
             return rules;
@@ -219,7 +219,7 @@ impl Record {
 }
 
 impl PartyEntry {
-    fn requester(&self, handed_over: bool, until: Moment) -> Requester<Asker> {
+    fn requester(&self, handed_over: bool, until: Moment) -> Requester<RequesterInfo> {
         Requester {
             id: parse_id(&self.id).unwrap_or_default(), // checked when it was read
             mode: self.mode,
@@ -227,7 +227,7 @@ impl PartyEntry {
             note: self.note.clone(),
             ttl: Duration::from_millis(self.ttl_ms),
             since: self.since_boot_ns,
-            extra: Asker {
+            extra: RequesterInfo {
                 host: self.host.clone(),
                 process: self.process,
                 companions: self.companions.clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::store::{Asked, Store};
+use super::store::{PollKind, Store};
 #[cfg(shuttle)]
 use super::timer::Ticking;
 use crate::rules::CLAIM_WINDOW;
@@ -46,7 +46,7 @@ impl InMemoryLockProvider {
         let weak = Arc::downgrade(&store);
         store.clock.on_jump(Arc::new(move || {
             if let Some(store) = weak.upgrade() {
-                store.timer.poke();
+                store.timer.wake();
             }
         }));
         InMemoryLockProvider { store }
@@ -102,7 +102,7 @@ impl LockProvider for InMemoryLockProvider {
         again: bool,
         waker: &Waker,
     ) -> Option<Poll<Result<Acquired>>> {
-        let asked = if again { Asked::Again } else { Asked::First };
+        let asked = if again { PollKind::Again } else { PollKind::First };
         self.store.poll(request, asked, waker)
     }
 
@@ -170,7 +170,7 @@ impl Future for Waiting<'_> {
     type Output = Result<Acquired>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
-        let asked = if self.queued { Asked::Again } else { Asked::Perhaps };
+        let asked = if self.queued { PollKind::Again } else { PollKind::Perhaps };
         let answer = self.store.poll(self.request, asked, cx.waker());
         let answer = answer.unwrap_or(Poll::Pending);
         self.queued = answer.is_pending();

@@ -26,7 +26,7 @@ pub(super) fn requester(request: &AcquireRequest, now: Moment, extra: WakeAt) ->
 impl Rules<WakeAt> {
     /// When a lease that has waiters behind it expires. The timer knows the deadlines of the waiters
     /// from when they came.
-    pub(super) fn look_again(&self) -> Moment {
+    pub(super) fn next_check(&self) -> Moment {
         if self.queue.is_empty() { Moment::NEVER } else { self.next_expiry() }
     }
 }

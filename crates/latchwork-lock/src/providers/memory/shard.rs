@@ -78,7 +78,7 @@ impl Shard {
             });
             rules.admit(now, &mut fence, |held| wakers.add(held.requester.extra.waker.take()));
             let deadlines = rules.queue.iter().map(|w| w.extra.deadline);
-            *due = deadlines.fold(*due, Moment::min).min(rules.look_again());
+            *due = deadlines.fold(*due, Moment::min).min(rules.next_check());
             !rules.is_empty()
         });
     }

@@ -59,7 +59,7 @@ impl Timer {
     }
 
     /// Makes the thread look at the clock again, or notice that its store is gone.
-    pub(super) fn poke(&self) {
+    pub(super) fn wake(&self) {
         if let Some(Some(thread)) = self.thread.get() {
             thread.unpark();
         }

@@ -1,8 +1,8 @@
 //! One attempt of a request: by a statement of its own where that is enough, else by the rules.
 
-use super::record::{self, Asker};
+use super::record::{self, RequesterInfo};
 use super::release::release;
-use super::store::{BACKGROUND, Store, Taken};
+use super::store::{BACKGROUND, Store, TakeOutcome};
 use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
 use crate::rules::{Decision, Requester};
 use crate::{Grant, Moment, Result, Wait};
@@ -65,15 +65,15 @@ async fn try_fast_path(store: &Store, attempt: &AcquireAttempt) -> Result<Option
     let (key, owner) = (&attempt.request.key, &attempt.request.owner);
     let requester = requester(store, attempt, Moment::default(), None);
     let taken = if store.waiters.has_waiters(key) {
-        Taken::ByWriter // most likely
+        TakeOutcome::ByWriter // most likely
     } else {
         store.take(DURING, key, &requester).await?
     };
     let patience = (attempt.request.wait != Wait::Forever).then_some(attempt.patience);
     let outcome = match taken {
-        Taken::Granted(fence) => AttemptOutcome::of(Decision::Granted(Grant::first(fence))),
+        TakeOutcome::Granted(fence) => AttemptOutcome::of(Decision::Granted(Grant::first(fence))),
         // A request with an owner may be of the holder itself.
-        Taken::ByWriter if owner.is_none() && attempt.patience > Duration::ZERO => {
+        TakeOutcome::ByWriter if owner.is_none() && attempt.patience > Duration::ZERO => {
             let Some(due_in) = store.enqueue(DURING, key, &requester, patience).await? else {
                 return Ok(None);
             };
@@ -93,9 +93,9 @@ fn requester(
     store: &Store,
     attempt: &AcquireAttempt,
     now: Moment,
-    queued: Option<Asker>,
-) -> Requester<Asker> {
+    queued: Option<RequesterInfo>,
+) -> Requester<RequesterInfo> {
     let until = now.after(attempt.patience);
-    let extra = queued.unwrap_or_else(|| Asker::new(&store.process, store.client, until));
+    let extra = queued.unwrap_or_else(|| RequesterInfo::new(&store.process, store.client, until));
     attempt.requester(now, extra)
 }

@@ -1,6 +1,6 @@
 //! From an address or a pool to a store.
 
-use latchwork_sql::mysql::{self, Lines, Settings};
+use latchwork_sql::mysql::{self, JobConnections, Settings};
 use sqlx::mysql::MySqlPool;
 
 use super::store::{BACKGROUND, Store};
@@ -15,7 +15,7 @@ pub(super) async fn connect(address: &str) -> Result<Store> {
     let opened = async move {
         let pool =
             mysql::open(options, &Settings::default()).await.map_err(|e| error::sql(OPENING, e))?;
-        store(&pool, Lines::own(pool.clone())).await
+        store(&pool, JobConnections::own(pool.clone())).await
     };
     BACKGROUND.run(OPENING, opened).await
 }
@@ -24,14 +24,14 @@ pub(super) async fn connect(address: &str) -> Result<Store> {
 pub(super) async fn from_pool(pool: MySqlPool) -> Result<Store> {
     let opened = async move {
         mysql::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        store(&pool, Lines::lent(pool.clone())).await
+        store(&pool, JobConnections::lent(pool.clone())).await
     };
     BACKGROUND.run(OPENING, opened).await
 }
 
-async fn store(pool: &MySqlPool, lines: Lines) -> Result<Store> {
+async fn store(pool: &MySqlPool, connections: JobConnections) -> Result<Store> {
     mysql::migrate(pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    Ok(Store::new(lines, SystemClock::shared()))
+    Ok(Store::new(connections, SystemClock::shared()))
 }

@@ -46,7 +46,11 @@ impl Notifier {
 
     async fn statuses(&self) -> sqlx::Result<(Vec<WaiterStatus<Vec<u8>>>, Vec<Position>)> {
         self.heartbeat().await?;
-        let rows = self.store.read(schema::look(self.store.client)).await?;
+        let sent_at = self.store.clock.now();
+        let rows = self.store.read(schema::waiter_statuses(self.store.client)).await?;
+        if let Some(row) = rows.first() {
+            self.store.observe_time(row.try_get_unchecked(5)?, sent_at);
+        }
         let (mut statuses, mut positions) = (Vec::with_capacity(rows.len()), Vec::new());
         for row in rows {
             let id: Vec<u8> = row.try_get_unchecked(0)?;

@@ -8,7 +8,7 @@ use tokio::sync::watch::Sender;
 
 use super::error::NAME;
 use super::notify::Notifier;
-use super::record::{self, Asker};
+use super::record::{self, RequesterInfo};
 use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
@@ -116,7 +116,7 @@ impl MySqlLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
+        change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
         BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
@@ -156,8 +156,9 @@ impl LockProvider for MySqlLockProvider {
                 if store.renew(DURING, &key, id, ttl).await? {
                     return Ok(true);
                 }
-                let renew =
-                    |rules: &mut Rules<Asker>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
+                let renew = |rules: &mut Rules<RequesterInfo>, edit: &mut Edit| {
+                    rules.renew(id, ttl, edit.now)
+                };
                 Ok(store.edit(DURING, &key, renew).await?.0)
             })
             .await
@@ -180,7 +181,7 @@ impl LockProvider for MySqlLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = Asker::new(&self.store.process, self.store.client, crate::Moment::NEVER);
+        let here = RequesterInfo::new(&self.store.process, self.store.client, crate::Moment::NEVER);
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
@@ -197,7 +198,7 @@ impl LockProvider for MySqlLockProvider {
         BACKGROUND
             .run(DURING, async move {
                 let (rules, now) = store.peek(DURING, &key).await?;
-                Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, RequesterInfo::label))
             })
             .await
     }

@@ -53,7 +53,7 @@ pub(super) struct Row {
 
 /// What is remembered of whoever asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     pub(super) process: Arc<str>,
     pub(super) client: Id,
     /// In the queue; none for one that has just come.
@@ -63,9 +63,9 @@ pub(super) struct Asker {
     alive: Moment,
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn new(process: &Arc<str>, client: Id, until: Moment) -> Self {
-        Asker { process: process.clone(), client, place: None, until, alive: Moment::NEVER }
+        RequesterInfo { process: process.clone(), client, place: None, until, alive: Moment::NEVER }
     }
 
     pub(super) fn label(&self) -> String {
@@ -73,7 +73,7 @@ impl Asker {
     }
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = Id;
 
     fn client(&self) -> &Id {
@@ -125,7 +125,7 @@ impl Record {
         &self,
         client: Id,
         now: Moment,
-    ) -> Result<(Rules<Asker>, Absent<Asker>), String> {
+    ) -> Result<(Rules<RequesterInfo>, Absent<RequesterInfo>), String> {
         let last_fence = self.is_known.then(|| fence_of(self.fence));
         let mut rules = Rules { last_fence, ..Rules::default() };
         for row in self.first.iter().chain(&self.others) {
@@ -152,8 +152,8 @@ impl Record {
     /// holder in the key's own row stays there.
     pub(super) fn after(
         &self,
-        rules: &Rules<Asker>,
-        silent: &[Box<Requester<Asker>>],
+        rules: &Rules<RequesterInfo>,
+        silent: &[Box<Requester<RequesterInfo>>],
         last: Fence,
     ) -> Record {
         let waiting = || rules.queue.iter().chain(silent);
@@ -209,7 +209,7 @@ pub(super) fn reporter(now: Moment) -> Reporter {
 
 impl Row {
     /// Of one that asks.
-    pub(super) fn of(requester: &Requester<Asker>) -> Row {
+    pub(super) fn of(requester: &Requester<RequesterInfo>) -> Row {
         Row {
             id: requester.id,
             shared: requester.mode == Mode::Shared,
@@ -231,12 +231,13 @@ impl Row {
 
     /// Of a writer that has no owner and no note.
     pub(super) fn plain(id: Id, ttl: Duration, process: &Arc<str>, client: Id) -> Row {
-        let (since, extra) = (Moment::default(), Asker::new(process, client, Moment::NEVER));
+        let (since, extra) =
+            (Moment::default(), RequesterInfo::new(process, client, Moment::NEVER));
         let (owner, note) = (None, None);
         Row::of(&Requester { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
     }
 
-    fn held(held: &HolderState<Asker>) -> Row {
+    fn held(held: &HolderState<RequesterInfo>) -> Row {
         Row {
             fence: Some(number(held.fence)),
             previous: held.previous.map(number),
@@ -277,7 +278,7 @@ impl Row {
         })
     }
 
-    fn requester(&self) -> Result<Requester<Asker>, String> {
+    fn requester(&self) -> Result<Requester<RequesterInfo>, String> {
         let owner = self.owner.as_deref().map(Owner::new).transpose();
         Ok(Requester {
             id: self.id,
@@ -286,7 +287,7 @@ impl Row {
             note: self.note.clone(),
             ttl: Duration::from_micros(self.ttl_us.max(0).unsigned_abs()),
             since: moment(self.since_us),
-            extra: Asker {
+            extra: RequesterInfo {
                 process: self.process.clone(),
                 client: self.client,
                 place: self.place,

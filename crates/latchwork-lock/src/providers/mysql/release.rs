@@ -28,7 +28,7 @@ impl ReleaseBackend for Store {
         if unwanted.is_empty() {
             return Ok(left);
         }
-        let told = Transaction::in_one(&self.lines, schema::give_back_all(&unwanted)).await;
+        let told = Transaction::in_one(&self.connections, schema::release_all(&unwanted)).await;
         let rows = match told {
             Ok(rows) => rows,
             Err(error) if is_collision(&error) => {
@@ -54,9 +54,9 @@ impl ReleaseBackend for Store {
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
     let given = if store.waiters.has_waiters(key) {
-        store.hand_on(DURING, key, id).await?
+        store.hand_off(DURING, key, id).await?
     } else {
-        store.give_back(DURING, key, id).await?
+        store.release_uncontended(DURING, key, id).await?
     };
     let lost = match given {
         Ok(true) => return Ok(true),

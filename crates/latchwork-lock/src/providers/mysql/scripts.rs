@@ -9,7 +9,7 @@ use latchwork_sql::mysql::{is_broken, is_collision, is_duplicate};
 use sqlx::Row as _;
 
 use super::record::ALIVE;
-use super::record::{self, Asker, Row};
+use super::record::{self, RequesterInfo, Row};
 use super::store::Store;
 use super::transaction::Transaction;
 use super::{error, schema};
@@ -17,10 +17,10 @@ use crate::rules::{Id, Requester};
 use crate::{Fence, Grant, Key, Result};
 
 impl Store {
-    /// Ends the only lease of a key, and begins that of the first in line with it, where that is a
+    /// Ends the only lease of a key, and begins that of the first in the queue with it, where that is a
     /// writer of this process: it need not claim what the process [sees to](crate::coordination::grant_slot). True when
     /// that was done. The inner error is a connection that died: whether it was heard is not known.
-    pub(super) async fn hand_on(
+    pub(super) async fn hand_off(
         &self,
         during: &'static str,
         key: &Key,
@@ -32,14 +32,14 @@ impl Store {
             return Ok(Ok(false));
         };
         self.waiters.set_grant_in_flight(next, true);
-        let handed = self.try_hand_on(during, key, id, next, ttl).await;
+        let handed = self.try_hand_off(during, key, id, next, ttl).await;
         if !matches!(handed, Ok(Ok(true))) {
             self.waiters.set_grant_in_flight(next, false);
         }
         handed
     }
 
-    async fn try_hand_on(
+    async fn try_hand_off(
         &self,
         during: &'static str,
         key: &Key,
@@ -49,14 +49,14 @@ impl Store {
     ) -> Result<Result<bool>> {
         let sent_at = self.clock.now();
         let row = Row::plain(next, ttl, &self.process, self.client);
-        let words = schema::hand_on(key.as_str().as_bytes(), id, &row);
-        let said = match Transaction::whole(&self.lines, words).await {
+        let words = schema::hand_off(key.as_str().as_bytes(), id, &row);
+        let said = match Transaction::whole(&self.connections, words).await {
             Ok(said) => said,
             Err(error) if is_collision(&error) => return Ok(Ok(false)),
             Err(error) if is_broken(&error) => return Ok(Err(error::driver(during, error))),
             Err(error) => return Err(error::driver(during, error)),
         };
-        let (Some(before), Some(fence)) = (said.rows.first(), said.insert_id(schema::HANDED_ON))
+        let (Some(before), Some(fence)) = (said.rows.first(), said.insert_id(schema::HANDED_OFF))
         else {
             return Ok(Ok(false));
         };
@@ -73,13 +73,13 @@ impl Store {
     }
 
     /// Puts one that asks for the first time at the end of the queue, where a writer holds the key.
-    /// The first in line is told how long until something ahead runs out. None where the rules must
+    /// The first in the queue is told how long until something ahead runs out. None where the rules must
     /// decide.
     pub(super) async fn enqueue(
         &self,
         during: &'static str,
         key: &Key,
-        requester: &Requester<Asker>,
+        requester: &Requester<RequesterInfo>,
         patience: Option<Duration>,
     ) -> Result<Option<Option<Duration>>> {
         let beat = (!self.heartbeat.is_alive(self.clock.now()))
@@ -88,7 +88,7 @@ impl Store {
         let begun = self.clock.now();
         let name = key.as_str().as_bytes();
         let words = schema::enqueue(name, &Row::of(requester), patience, beat);
-        let said = match Transaction::whole(&self.lines, words).await {
+        let said = match Transaction::whole(&self.connections, words).await {
             Ok(said) => said,
             // The rules will see whether it stands there already.
             Err(error) if is_collision(&error) || is_broken(&error) || is_duplicate(&error) => {

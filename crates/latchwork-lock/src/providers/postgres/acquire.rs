@@ -2,7 +2,7 @@
 
 use super::batches::Batches;
 use super::message::BatchOutcome;
-use super::record::{self, Asker};
+use super::record::{self, RequesterInfo};
 use super::scripts::{AcquireCall, AcquireReply};
 use super::store::{BACKGROUND, Store};
 use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
@@ -65,7 +65,8 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
             // A waiter that is queued already stays as it was, and costs no write.
             let queued = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
             let until = now.after(attempt.patience);
-            let extra = queued.unwrap_or_else(|| Asker::new(&store.process, &store.client, until));
+            let extra =
+                queued.unwrap_or_else(|| RequesterInfo::new(&store.process, &store.client, until));
             let requester = attempt.requester(now, extra);
             rules.request_in_turn(requester, wait, attempt.has_waited, now, &mut edit.fences())
         })

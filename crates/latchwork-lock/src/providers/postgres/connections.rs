@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::postgres::Line;
+use latchwork_sql::postgres::JobConnection;
 use parking_lot::Mutex;
 use sqlx::postgres::PgPool;
 use tokio::runtime::Handle;
@@ -32,7 +32,7 @@ pub(super) struct Connections {
 #[derive(Default)]
 struct Kept {
     /// And since when. The one that was used last is used next: the server's side of it is warm.
-    connections: Vec<(Line, Moment)>,
+    connections: Vec<(JobConnection, Moment)>,
     /// Whether a task gives them back.
     is_evicting: bool,
 }
@@ -42,15 +42,15 @@ impl Connections {
         Connections { pool, clock, runtime: keep_on, kept: Mutex::default() }
     }
 
-    pub(super) async fn open(&self) -> sqlx::Result<Line> {
+    pub(super) async fn open(&self) -> sqlx::Result<JobConnection> {
         let kept = self.kept.lock().connections.pop();
         match kept {
             Some((connection, _)) => Ok(connection),
-            None => Line::open(&self.pool).await,
+            None => JobConnection::open(&self.pool).await,
         }
     }
 
-    pub(super) fn keep(self: &Arc<Self>, connection: Line) {
+    pub(super) fn keep(self: &Arc<Self>, connection: JobConnection) {
         let Some(runtime) = &self.runtime else { return };
         let mut kept = self.kept.lock();
         kept.connections.push((connection, self.clock.now()));
@@ -75,7 +75,7 @@ impl Connections {
     fn evict_idle(&self) {
         let now = self.clock.now();
         let mut kept = self.kept.lock();
-        let is_idle = |(_, since): &&(Line, Moment)| now.since(*since) >= LINGER;
+        let is_idle = |(_, since): &&(JobConnection, Moment)| now.since(*since) >= LINGER;
         let idle = kept.connections.iter().take_while(is_idle).count();
         let idle: Vec<_> = kept.connections.drain(..idle).collect();
         drop(kept);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::postgres::{Line, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use tokio::sync::oneshot;
@@ -83,12 +83,12 @@ impl<M: Message> Sender<M> {
     }
 
     /// Sends one message and answers its members. The connection is kept if it is still good.
-    async fn deliver(&self, mut connection: Line, batch: &mut Batch<Self>) {
+    async fn deliver(&self, mut connection: JobConnection, batch: &mut Batch<Self>) {
         let messages: Vec<&M> = batch.items().collect();
-        connection.asks();
+        connection.mark_pending();
         let sending = in_time(M::send(&messages, &self.store, &mut connection));
         let sent = sending.await;
-        connection.heard(&sent);
+        connection.mark_answered(&sent);
         let (answers, news) = match sent {
             Ok(answered) => answered,
             Err(error) => return self.fail(batch, error),
@@ -104,10 +104,10 @@ impl<M: Message> Sender<M> {
         // all committers of the database wait for each other.
         let notifications = M::notify(news, &self.store);
         if !notifications.is_empty() {
-            connection.asks();
+            connection.mark_pending();
             let sql = sqlx::raw_sql(AssertSqlSafe(notifications));
             let told = in_time(sql.execute(&mut *connection)).await;
-            connection.heard(&told);
+            connection.mark_answered(&told);
             if let Err(error) = told {
                 tracing::debug!(%error, "a waiter was not notified; it finds its grant by polling");
                 return;
@@ -138,17 +138,17 @@ impl<M: Message> Sender<M> {
 impl<M: Message> BatchHandler for Sender<M> {
     type Item = M;
     type Answer = Result<BatchOutcome<M::Answer>>;
-    type Resource = sqlx::Result<Line>;
+    type Resource = sqlx::Result<JobConnection>;
 
-    async fn prepare(&self) -> sqlx::Result<Line> {
+    async fn prepare(&self) -> sqlx::Result<JobConnection> {
         self.connections.open().await
     }
 
-    fn is_usable(&self, connection: &sqlx::Result<Line>) -> bool {
+    fn is_usable(&self, connection: &sqlx::Result<JobConnection>) -> bool {
         connection.is_ok()
     }
 
-    async fn send(&self, connection: sqlx::Result<Line>, batch: &mut Batch<Self>) {
+    async fn send(&self, connection: sqlx::Result<JobConnection>, batch: &mut Batch<Self>) {
         batch.sort_by_key(M::lock_number);
         match connection {
             Ok(connection) if batch.is_empty() => self.connections.keep(connection),

@@ -54,10 +54,14 @@ impl Notifier {
         let store = &self.store;
         let now = store.clock.now();
         if store.heartbeat.is_due(now) {
-            store.tell_server(schema::beat(&store.client, ALIVE.as_micros())).await?;
+            store.execute_raw(schema::beat(&store.client, ALIVE.as_micros())).await?;
             store.heartbeat.sent(now);
         }
-        let rows = store.tell_server(schema::look(&store.client)).await?;
+        let sent_at = store.clock.now();
+        let rows = store.execute_raw(schema::waiter_statuses(&store.client)).await?;
+        if let Some(row) = rows.first() {
+            store.observe_time(row.try_get(4)?, sent_at);
+        }
         let mut statuses = Vec::with_capacity(rows.len());
         for row in rows {
             let Some(id) = record::id_from_hex(row.try_get(0)?) else { continue };
@@ -111,12 +115,7 @@ impl StatusSource for Notifier {
 /// Listens on a connection of its own, and again when that is lost.
 async fn listen(store: Arc<Store>) {
     const NO_NOTIFICATIONS: &str = "PostgreSQL notifications do not arrive; lock waiters poll";
-    // Checked again: the first check may have missed a pooler by chance.
-    let is_lent = match latchwork_sql::postgres::check(&store.pool).await {
-        Ok(server) => server.lends_sessions,
-        Err(_) => false,
-    };
-    if is_lent || !store.has_own_sessions() {
+    if !store.has_own_sessions() {
         // Not even tried: notifications would go to another user of the session.
         tracing::warn!(
             reason = "a pooler such as pgbouncer shares the sessions",
@@ -189,5 +188,5 @@ async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
 }
 
 async fn notify_self(store: &Store) -> sqlx::Result<()> {
-    store.tell_server(schema::notify(&store.client, "echo")).await.map(drop)
+    store.execute_raw(schema::notify(&store.client, "echo")).await.map(drop)
 }

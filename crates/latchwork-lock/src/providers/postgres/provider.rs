@@ -9,7 +9,7 @@ use tokio::sync::watch::Sender;
 use super::batches::Batches;
 use super::error::NAME;
 use super::notify::Notifier;
-use super::record::{self, Asker};
+use super::record::{self, RequesterInfo};
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
 use super::{acquire, config, release};
@@ -26,6 +26,12 @@ use crate::{
 
 /// After this many requests somebody looks for what the killed have left.
 const SWEEP_EVERY: u32 = 1_000;
+
+/// How long after its start a process looks for it.
+const SOON: Duration = Duration::from_secs(2);
+
+/// One in this many looks at once.
+const SHORT_STARTS: u32 = 16;
 
 /// Locks between machines, in a PostgreSQL database; clones share them.
 ///
@@ -60,7 +66,7 @@ impl PostgresLockProvider {
     /// Opens a database by its address, and makes the tables where they are missing.
     ///
     /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
-    /// Behind pgbouncer in transaction mode waiters look at every tick; that it is there is found
+    /// Behind pgbouncer, in any mode, waiters look at every tick; that it is there is found
     /// out, or said with `statement-cache-capacity=0`.
     ///
     /// # Errors
@@ -105,15 +111,20 @@ impl PostgresLockProvider {
             watching: Arc::default(),
             asked: Arc::default(),
         };
-        provider.sweep();
+        // A process that lives for long sweeps soon, and of those that do not some do: to run a short
+        // command under a lock should not cost a second connection.
+        let at_once = rand::random_ratio(1, SHORT_STARTS);
+        provider.sweep(if at_once { Duration::ZERO } else { SOON });
         provider
     }
 
     /// Removes what is left of keys whose holders were killed and that nobody has asked for since.
-    fn sweep(&self) {
-        let store = self.store.clone();
+    fn sweep(&self, after: Duration) {
+        let store = Arc::downgrade(&self.store);
         let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move {
+            tokio::time::sleep(after).await;
+            let Some(store) = store.upgrade() else { return };
             for key in store.left_over().await.unwrap_or_default() {
                 if let Err(error) = store.edit("sweeping", &key, |_, _| ()).await {
                     tracing::debug!(%key, %error, "what is left of a key was not removed");
@@ -127,7 +138,7 @@ impl PostgresLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
         BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
@@ -159,7 +170,7 @@ impl LockProvider for PostgresLockProvider {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         if self.asked.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
-            self.sweep();
+            self.sweep(Duration::ZERO);
         }
         self.batches.releases.room(&*self.store.clock).await;
         coordination::acquire::acquire(self, request, record::id(request.token)).await
@@ -186,7 +197,8 @@ impl LockProvider for PostgresLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = Asker::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let here =
+            RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
         let caller = CancelOnDrop::new();
         let is_cancelled = caller.flag();
         self.edit("resuming", proof.key, move |rules, edit| {
@@ -210,7 +222,7 @@ impl LockProvider for PostgresLockProvider {
         BACKGROUND
             .run(DURING, async move {
                 let (rules, now) = store.peek(DURING, &key).await?;
-                Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, RequesterInfo::label))
             })
             .await
     }

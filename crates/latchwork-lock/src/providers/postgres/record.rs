@@ -41,7 +41,7 @@ pub(super) struct Row {
 
 /// What is remembered of whoever asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     pub(super) process: Arc<str>,
     pub(super) client: Arc<str>,
     /// In the queue; none for one that has just come.
@@ -51,10 +51,10 @@ pub(super) struct Asker {
     alive: Moment,
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn new(process: &Arc<str>, client: &Arc<str>, until: Moment) -> Self {
         let (process, client) = (process.clone(), client.clone());
-        Asker { process, client, place: None, until, alive: Moment::NEVER }
+        RequesterInfo { process, client, place: None, until, alive: Moment::NEVER }
     }
 
     pub(super) fn label(&self) -> String {
@@ -62,7 +62,7 @@ impl Asker {
     }
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = Arc<str>;
 
     fn client(&self) -> &Arc<str> {
@@ -80,7 +80,7 @@ pub(super) fn rules(
     rows: &[Row],
     client: &Arc<str>,
     now: Moment,
-) -> Result<(Rules<Asker>, Absent<Asker>), String> {
+) -> Result<(Rules<RequesterInfo>, Absent<RequesterInfo>), String> {
     let mut rules = Rules::default();
     for row in rows {
         let requester = row.requester()?;
@@ -107,7 +107,11 @@ pub(super) fn rules(
 }
 
 /// The rows that say what the rules say, and those of the waiters who are passed over.
-pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Requester<Asker>>]) -> Vec<Row> {
+pub(super) fn rows(
+    key: &Key,
+    rules: &Rules<RequesterInfo>,
+    silent: &[Box<Requester<RequesterInfo>>],
+) -> Vec<Row> {
     let waiting = || rules.queue.iter().chain(silent);
     let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
     let holders = rules.holders.iter().map(|held| Row {
@@ -170,7 +174,7 @@ impl Row {
         self.fence.is_none() && *self.client == *client
     }
 
-    fn of(key: &Key, requester: &Requester<Asker>) -> Row {
+    fn of(key: &Key, requester: &Requester<RequesterInfo>) -> Row {
         Row {
             key: key.as_str().to_owned(),
             id: hex(requester.id),
@@ -191,7 +195,7 @@ impl Row {
         }
     }
 
-    fn requester(&self) -> Result<Requester<Asker>, String> {
+    fn requester(&self) -> Result<Requester<RequesterInfo>, String> {
         let id = (self.id.len() == 32).then(|| Id::from_str_radix(&self.id, 16).ok()).flatten();
         let owner = self.owner.as_deref().map(Owner::new).transpose();
         Ok(Requester {
@@ -201,7 +205,7 @@ impl Row {
             note: self.note.clone(),
             ttl: Duration::from_micros(self.ttl_us.max(0).unsigned_abs()),
             since: moment(self.since_us),
-            extra: Asker {
+            extra: RequesterInfo {
                 process: self.process.clone(),
                 client: self.client.clone(),
                 place: self.place,

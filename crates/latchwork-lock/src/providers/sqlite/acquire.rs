@@ -1,9 +1,9 @@
 //! One attempt of a request: a job of the [writer](super::writer).
 
-use super::boot::Here;
+use super::boot::LocalProcess;
 use super::handle::WriterHandle;
 use super::jobs::JobOptions;
-use super::record::{ALIVE, Asker};
+use super::record::{ALIVE, RequesterInfo};
 use super::store::Edit;
 use crate::Result;
 use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
@@ -19,8 +19,8 @@ pub(super) async fn attempt(
     let wait = !attempt.patience.is_zero();
     let requester = attempt.requester(writer.here.clock.now(), writer.asker());
     let options = JobOptions { needed: false, waiter: wait.then_some(attempt.id) };
-    let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| {
-        let mut requester: Requester<Asker> = requester.clone();
+    let change = move |rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>| {
+        let mut requester: Requester<RequesterInfo> = requester.clone();
         requester.extra.alive = edit.now.after(ALIVE);
         let (now, has_waited) = (edit.now, attempt.has_waited);
         let (decision, began) =
@@ -31,7 +31,7 @@ pub(super) async fn attempt(
 }
 
 /// Names a holder to a request that was refused.
-fn name_holder(outcome: &mut AttemptOutcome, rules: &Rules<Asker>, here: &Here) {
+fn name_holder(outcome: &mut AttemptOutcome, rules: &Rules<RequesterInfo>, here: &LocalProcess) {
     if outcome.decision == Decision::Refused {
         outcome.holder = rules.holders.first().map(|held| {
             Box::new(Reporter::new(&*here.clock).holder(held, held.requester.extra.label()))

@@ -7,7 +7,7 @@ use latchwork_sql::sqlite::{Options, Sqlite, migrate};
 use sqlx::SqlitePool;
 use tokio::sync::oneshot;
 
-use super::boot::Here;
+use super::boot::LocalProcess;
 use super::error::{self, Failure, NAME};
 use super::handle::WriterHandle;
 use super::schema::{LAYER, STEPS};
@@ -26,7 +26,7 @@ impl Source {
     pub(super) async fn open(self) -> Result<WriterHandle> {
         const DURING: &str = "opening the database";
         let (tell, told) = oneshot::channel();
-        let here = Here::new()
+        let here = LocalProcess::new()
             .map_err(|e| Error::backend(NAME, DURING, e.to_string(), Some(Box::new(e))))?;
         let here = Arc::new(here);
         let (orders, queue) = channel();

@@ -6,10 +6,10 @@ use std::sync::mpsc::Sender;
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::boot::Here;
+use super::boot::LocalProcess;
 use super::error::{self, Failure};
 use super::jobs::{JobOptions, Task, Tidy};
-use super::record::Asker;
+use super::record::RequesterInfo;
 use super::store::Edit;
 use super::writer::Order;
 use crate::coordination::waiters::WaiterRegistry;
@@ -19,16 +19,16 @@ use crate::{Key, Moment, Result, process_label};
 /// Sends jobs to the writer, which ends with the last of these.
 #[derive(Clone)]
 pub(super) struct WriterHandle {
-    pub(super) here: Arc<Here>,
+    pub(super) here: Arc<LocalProcess>,
     pub(super) waiters: Arc<WaiterRegistry>,
     pub(super) orders: Sender<Order>,
 }
 
 impl WriterHandle {
     /// A requester of this process. Until when it is believed to be alive is set when it is queued.
-    pub(super) fn asker(&self) -> Asker {
+    pub(super) fn asker(&self) -> RequesterInfo {
         let process = Arc::from(process_label());
-        Asker { process, client: self.here.client, alive: Moment::default() }
+        RequesterInfo { process, client: self.here.client, alive: Moment::default() }
     }
 
     /// False when the thread has ended.
@@ -41,7 +41,7 @@ impl WriterHandle {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
+        change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
         let options = JobOptions { needed: true, ..JobOptions::default() };
         self.edit_with(during, key, options, |_, _, _| (), change).await
@@ -52,8 +52,8 @@ impl WriterHandle {
         during: &'static str,
         key: &Key,
         options: JobOptions,
-        look: fn(&mut T, &Rules<Asker>, &Here),
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
+        look: fn(&mut T, &Rules<RequesterInfo>, &LocalProcess),
+        change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         let key = key.clone();
@@ -66,7 +66,7 @@ impl WriterHandle {
     pub(super) async fn read<T: Send + 'static>(
         &self,
         during: &'static str,
-        look: impl FnOnce(&Connection, &Here) -> Result<T, Failure> + Send + 'static,
+        look: impl FnOnce(&Connection, &LocalProcess) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T> {
         let (reply, answer) = oneshot::channel();
         self.send(Order::Read(Box::new(move |connection, here| {

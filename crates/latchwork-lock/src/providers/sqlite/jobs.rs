@@ -3,9 +3,9 @@
 use latchwork_sql::Fault;
 use tokio::sync::oneshot;
 
-use super::boot::Here;
+use super::boot::LocalProcess;
 use super::error::{self, Failure};
-use super::record::Asker;
+use super::record::RequesterInfo;
 use super::store::Edit;
 use crate::rules::{Id, Rules};
 use crate::{Key, Result};
@@ -17,9 +17,9 @@ pub(super) trait Job: Send {
     fn is_wanted(&self) -> bool;
     /// The waiter that may be queued by it.
     fn waiter(&self) -> Option<Id>;
-    fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>);
+    fn change(&mut self, rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>);
     /// Called after the change, with the state of the key.
-    fn settled(&mut self, rules: &Rules<Asker>, here: &Here);
+    fn settled(&mut self, rules: &Rules<RequesterInfo>, here: &LocalProcess);
     /// Whether to retry after this failure.
     fn tries_again(&mut self, error: &Failure) -> bool;
     /// Answers its caller.
@@ -32,7 +32,7 @@ pub(super) struct Task<T, F> {
     pub(super) key: Key,
     pub(super) change: F,
     /// Sees the key after the next waiters were granted it.
-    pub(super) look: fn(&mut T, &Rules<Asker>, &Here),
+    pub(super) look: fn(&mut T, &Rules<RequesterInfo>, &LocalProcess),
     pub(super) out: Option<T>,
     pub(super) reply: oneshot::Sender<Result<T>>,
     pub(super) options: JobOptions,
@@ -50,7 +50,7 @@ pub(super) struct JobOptions {
 impl<T, F> Job for Task<T, F>
 where
     T: Send,
-    F: FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send,
+    F: FnMut(&mut Rules<RequesterInfo>, &mut Edit<'_>) -> T + Send,
 {
     fn key(&self) -> &Key {
         &self.key
@@ -64,11 +64,11 @@ where
         self.options.waiter
     }
 
-    fn change(&mut self, rules: &mut Rules<Asker>, edit: &mut Edit<'_>) {
+    fn change(&mut self, rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>) {
         self.out = Some((self.change)(rules, edit));
     }
 
-    fn settled(&mut self, rules: &Rules<Asker>, here: &Here) {
+    fn settled(&mut self, rules: &Rules<RequesterInfo>, here: &LocalProcess) {
         if let Some(out) = &mut self.out {
             (self.look)(out, rules, here);
         }
@@ -89,7 +89,7 @@ where
 }
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
-pub(super) fn release(rules: &mut Rules<Asker>, id: Id) -> bool {
+pub(super) fn release(rules: &mut Rules<RequesterInfo>, id: Id) -> bool {
     let held = rules.release(id).is_some();
     if !held {
         rules.leave(id);
@@ -124,11 +124,11 @@ impl Job for DeferredRelease {
         None
     }
 
-    fn change(&mut self, rules: &mut Rules<Asker>, _: &mut Edit<'_>) {
+    fn change(&mut self, rules: &mut Rules<RequesterInfo>, _: &mut Edit<'_>) {
         release(rules, self.id);
     }
 
-    fn settled(&mut self, _: &Rules<Asker>, _: &Here) {}
+    fn settled(&mut self, _: &Rules<RequesterInfo>, _: &LocalProcess) {}
 
     fn tries_again(&mut self, error: &Failure) -> bool {
         self.tries -= 1;
@@ -158,9 +158,9 @@ impl Job for Tidy {
         None
     }
 
-    fn change(&mut self, _: &mut Rules<Asker>, _: &mut Edit<'_>) {}
+    fn change(&mut self, _: &mut Rules<RequesterInfo>, _: &mut Edit<'_>) {}
 
-    fn settled(&mut self, _: &Rules<Asker>, _: &Here) {}
+    fn settled(&mut self, _: &Rules<RequesterInfo>, _: &LocalProcess) {}
 
     fn tries_again(&mut self, _: &Failure) -> bool {
         false

@@ -8,7 +8,7 @@ use latchwork_sql::sqlite::{BUSY_TIMEOUT, is_busy};
 
 use super::error::Failure;
 use super::jobs::DeferredRelease;
-use super::record::{ALIVE, Record, lines, run};
+use super::record::{ALIVE, Record, run, stored_rows};
 use super::schema::{HEARTBEAT, WAITED};
 use super::store::View;
 use super::writer::{PAUSE, Writer, version};
@@ -37,7 +37,7 @@ impl Writer {
             return;
         }
         let beats = self.ticked >= self.beat.after(BEAT);
-        if let Err(failure) = self.look(beats) {
+        if let Err(failure) = self.heartbeat_and_read(beats) {
             if is_busy(&failure) && self.ticked < self.beat.after(BUSY_TIMEOUT) {
                 return; // the next tick is soon
             }
@@ -54,7 +54,7 @@ impl Writer {
     }
 
     /// Stores a heartbeat, and reads the queues if another process has changed the file.
-    fn look(&mut self, beats: bool) -> Result<(), Failure> {
+    fn heartbeat_and_read(&mut self, beats: bool) -> Result<(), Failure> {
         let here = self.here.clone();
         let connection = self.connection()?;
         let version = version(connection)?;
@@ -76,9 +76,9 @@ impl Writer {
     fn read(&mut self) -> Result<(), Failure> {
         let here = self.here.clone();
         let now = here.now();
-        let lines = lines(self.connection()?, WAITED, (here.client,), now)?;
+        let stored_rows = stored_rows(self.connection()?, WAITED, (here.client,), now)?;
         let mut unseen: HashSet<Key> = self.due.keys().cloned().collect();
-        for (name, mut record) in Record::many(lines) {
+        for (name, mut record) in Record::many(stored_rows) {
             let Some(key) = Key::try_from(name).ok().and_then(|key| unseen.take(&key)) else {
                 continue;
             };

@@ -11,7 +11,7 @@ use super::config::Source;
 use super::error::NAME;
 use super::handle::WriterHandle;
 use super::jobs::{DeferredRelease, JobOptions, release};
-use super::record::Asker;
+use super::record::RequesterInfo;
 use super::schema::SCHEMA;
 use super::store::{Edit, list, peek};
 use super::writer::Order;
@@ -156,7 +156,7 @@ impl LockProvider for SqliteLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (name::id(proof.token), name::id(fresh));
         let here = self.writer.asker();
-        let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| {
+        let change = move |rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
                 held.requester.extra = here.clone();
@@ -175,7 +175,7 @@ impl LockProvider for SqliteLockProvider {
             .read("inspecting", move |connection, here| {
                 let (rules, due) = peek(connection, here, &name)?;
                 let report = Reporter::new(&*here.clock);
-                Ok((report.inspection(name.as_str(), &rules, Asker::label), due))
+                Ok((report.inspection(name.as_str(), &rules, RequesterInfo::label), due))
             })
             .await?;
         if due {

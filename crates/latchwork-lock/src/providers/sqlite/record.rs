@@ -8,7 +8,7 @@ use latchwork_sql::sqlite::boot::{ClockId, Stamp, micros};
 use latchwork_sql::sqlite::explain_direct;
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
-use super::boot::{Here, Now};
+use super::boot::{ClockReading, LocalProcess};
 use super::error::{Failure, damaged, other_clock};
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
@@ -23,7 +23,7 @@ pub(super) const ALIVE: Duration = Duration::from_secs(8);
 
 /// What is stored of a requester.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     /// As `host:pid`, for people.
     pub(super) process: Arc<str>,
     /// Whose heartbeat counts.
@@ -32,7 +32,7 @@ pub(super) struct Asker {
     pub(super) alive: Moment,
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = i64;
 
     fn client(&self) -> &i64 {
@@ -44,7 +44,7 @@ impl Session for Asker {
     }
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn label(&self) -> String {
         self.process.as_ref().to_owned()
     }
@@ -53,8 +53,8 @@ impl Asker {
 /// One key as it was read.
 #[derive(Default)]
 pub(super) struct Record {
-    pub(super) rules: Rules<Asker>,
-    holders: Vec<HolderState<Asker>>,
+    pub(super) rules: Rules<RequesterInfo>,
+    holders: Vec<HolderState<RequesterInfo>>,
     waiters: Vec<(i64, Id, i64)>,
     /// Waiters who are passed over.
     silent: HashSet<Id>,
@@ -70,11 +70,11 @@ pub(super) struct LastFence {
 }
 
 /// One row that was read.
-pub(super) enum Line {
+pub(super) enum StoredRow {
     /// A holder, and the last fence of its key as far as it knows.
-    Holder(HolderState<Asker>, Fence),
+    Holder(HolderState<RequesterInfo>, Fence),
     /// A place in the queue, and who has it.
-    Waiter(i64, Requester<Asker>),
+    Waiter(i64, Requester<RequesterInfo>),
     /// A shard, and its last fence.
     Shard(i64, LastFence),
 }
@@ -90,25 +90,25 @@ pub(super) fn run(
 }
 
 /// The rows that a load gives, each with its key.
-pub(super) fn lines(
+pub(super) fn stored_rows(
     on: &Connection,
     statement: &'static str,
     values: impl Params,
-    now: Now,
-) -> Result<Vec<(String, Line)>, Failure> {
+    now: ClockReading,
+) -> Result<Vec<(String, StoredRow)>, Failure> {
     let mut statement = on.prepare_cached(statement).map_err(explain_direct)?;
     let mut rows = statement.query(values).map_err(explain_direct)?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next().map_err(explain_direct)? {
         let key: String = row.get(2).map_err(explain_direct)?;
-        let line = Line::of(&key, row, now)?;
+        let line = StoredRow::of(&key, row, now)?;
         lines.push((key, line));
     }
     Ok(lines)
 }
 
-impl Line {
-    fn of(key: &str, row: &Row<'_>, now: Now) -> Result<Self, Failure> {
+impl StoredRow {
+    fn of(key: &str, row: &Row<'_>, now: ClockReading) -> Result<Self, Failure> {
         let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
         let previous = || row.get::<_, Option<i64>>(15).map_err(explain_direct);
         Ok(match get(0)? {
@@ -122,12 +122,12 @@ impl Line {
                     previous: previous()?.map(fence_of),
                     claimed: get(17)? != 0,
                 };
-                Line::Holder(held, fence_of(get(16)?))
+                StoredRow::Holder(held, fence_of(get(16)?))
             }
-            WAITER => Line::Waiter(get(1)?, requester(key, row, now)?),
+            WAITER => StoredRow::Waiter(get(1)?, requester(key, row, now)?),
             _ => {
                 let last = Some(get(14)?);
-                Line::Shard(get(1)?, LastFence { now: last, loaded: last })
+                StoredRow::Shard(get(1)?, LastFence { now: last, loaded: last })
             }
         })
     }
@@ -136,7 +136,7 @@ impl Line {
 impl LastFence {
     /// A fence higher than any before. Not below the wall clock either: a file that was put back
     /// from a copy, or made anew, goes on above what was seen.
-    pub(super) fn next(&mut self, now: Now) -> Fence {
+    pub(super) fn next(&mut self, now: ClockReading) -> Fence {
         let next = self.now.map_or(now.wall(), |last| (last + 1).max(now.wall()));
         self.now = Some(next);
         fence_of(next)
@@ -153,17 +153,17 @@ impl LastFence {
 
 impl Record {
     /// The one key that all rows are of.
-    pub(super) fn of(lines: impl IntoIterator<Item = Line>) -> Self {
+    pub(super) fn of(lines: impl IntoIterator<Item = StoredRow>) -> Self {
         let mut record = Record::default();
-        let mut queue: Vec<(i64, Requester<Asker>)> = Vec::new();
+        let mut queue: Vec<(i64, Requester<RequesterInfo>)> = Vec::new();
         for line in lines {
             match line {
-                Line::Holder(held, last) => {
+                StoredRow::Holder(held, last) => {
                     record.rules.last_fence = record.rules.last_fence.max(Some(last));
                     record.holders.push(held);
                 }
-                Line::Waiter(seq, requester) => queue.push((seq, requester)),
-                Line::Shard(..) => {}
+                StoredRow::Waiter(seq, requester) => queue.push((seq, requester)),
+                StoredRow::Shard(..) => {}
             }
         }
         record.holders.sort_unstable_by_key(|held| held.fence);
@@ -175,8 +175,8 @@ impl Record {
     }
 
     /// Several keys, sorted.
-    pub(super) fn many(lines: Vec<(String, Line)>) -> BTreeMap<String, Record> {
-        let mut keys: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+    pub(super) fn many(lines: Vec<(String, StoredRow)>) -> BTreeMap<String, Record> {
+        let mut keys: BTreeMap<String, Vec<StoredRow>> = BTreeMap::new();
         for (key, line) in lines {
             keys.entry(key).or_default().push(line);
         }
@@ -185,7 +185,7 @@ impl Record {
 
     /// Ends what ran out, and puts aside those whose process seems to be dead; true when there is
     /// something to be stored, or somebody can be let in.
-    pub(super) fn prune(&mut self, here: &Here, now: Moment) -> bool {
+    pub(super) fn prune(&mut self, here: &LocalProcess, now: Moment) -> bool {
         let rules = &mut self.rules;
         let (held, waiting) = (rules.holders.len(), rules.queue.len());
         let absent = rules.set_absent_aside(&here.client, ALIVE, now);
@@ -218,7 +218,7 @@ impl Record {
     }
 
     /// Writes what is new.
-    pub(super) fn put(&self, to: &Connection, key: &str, now: Now) -> Result<(), Failure> {
+    pub(super) fn put(&self, to: &Connection, key: &str, now: ClockReading) -> Result<(), Failure> {
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;
@@ -239,7 +239,7 @@ impl Record {
     }
 }
 
-fn same(a: &HolderState<Asker>, b: &HolderState<Asker>) -> bool {
+fn same(a: &HolderState<RequesterInfo>, b: &HolderState<RequesterInfo>) -> bool {
     a.fence == b.fence
         && a.expires == b.expires
         && a.claimed == b.claimed
@@ -250,9 +250,9 @@ fn same(a: &HolderState<Asker>, b: &HolderState<Asker>) -> bool {
 fn put_holder(
     to: &Connection,
     key: &str,
-    held: &HolderState<Asker>,
+    held: &HolderState<RequesterInfo>,
     last: Fence,
-    now: Now,
+    now: ClockReading,
 ) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_HOLDER)?;
     let next = bind_party(&mut to, key, &held.requester, held.expires, now)?;
@@ -272,8 +272,8 @@ fn put_holder(
 fn put_waiter(
     to: &Connection,
     key: &str,
-    requester: &Requester<Asker>,
-    now: Now,
+    requester: &Requester<RequesterInfo>,
+    now: ClockReading,
 ) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_WAITER)?;
     bind_party(&mut to, key, requester, requester.extra.alive, now)?;
@@ -284,9 +284,9 @@ fn put_waiter(
 fn bind_party(
     to: &mut CachedStatement<'_>,
     key: &str,
-    requester: &Requester<Asker>,
+    requester: &Requester<RequesterInfo>,
     until: Moment,
-    now: Now,
+    now: ClockReading,
 ) -> rusqlite::Result<usize> {
     let until = now.stamp(until);
     bind(
@@ -320,7 +320,11 @@ fn bind(
     Ok(first + values.len())
 }
 
-fn requester(key: &str, row: &Row<'_>, now: Now) -> Result<Requester<Asker>, Failure> {
+fn requester(
+    key: &str,
+    row: &Row<'_>,
+    now: ClockReading,
+) -> Result<Requester<RequesterInfo>, Failure> {
     let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
     let text = |at: usize| {
         let value = row.get_ref(at).map_err(explain_direct)?;
@@ -341,7 +345,7 @@ fn requester(key: &str, row: &Row<'_>, now: Now) -> Result<Requester<Asker>, Fai
         note: text(6)?.map(Arc::from),
         ttl: Duration::from_micros(get(9)?.unsigned_abs()),
         since: now.of_wall(get(10)?),
-        extra: Asker {
+        extra: RequesterInfo {
             process: Arc::from(text(7)?.unwrap_or_default()),
             client: get(8)?,
             alive: now.moment(until).map_err(|e| other_clock(key, e))?,

@@ -6,10 +6,10 @@ use std::fmt::Display;
 
 use rusqlite::Connection;
 
-use super::boot::{Here, Now};
+use super::boot::{ClockReading, LocalProcess};
 use super::error::Failure;
 use super::name::shard;
-use super::record::{Asker, LastFence, Line, Record, lines, run};
+use super::record::{LastFence, Record, RequesterInfo, StoredRow, run, stored_rows};
 use super::schema::{HEARTBEAT, LOAD, LOAD_ALL, PAGE, PEEK};
 use crate::coordination::waiters::WaiterRegistry;
 use crate::reporter::Reporter;
@@ -36,7 +36,7 @@ pub(super) struct View {
 }
 
 impl View {
-    pub(super) fn of(rules: &Rules<Asker>, here: &Here) -> Self {
+    pub(super) fn of(rules: &Rules<RequesterInfo>, here: &LocalProcess) -> Self {
         let others = rules.queue.iter().filter(|w| w.extra.client != here.client);
         let alive = others.map(|w| w.extra.alive).min().unwrap_or(Moment::NEVER);
         View {
@@ -49,7 +49,7 @@ impl View {
 /// The keys of one transaction: as they were read, and as the changes leave them. So the rows of a key
 /// are read once and written once, however many changes there are.
 pub(super) struct KeySet {
-    now: Now,
+    now: ClockReading,
     keys: BTreeMap<String, Record>,
     shards: BTreeMap<i64, LastFence>,
     /// Leases that waiters of this process have now.
@@ -58,24 +58,28 @@ pub(super) struct KeySet {
 
 impl KeySet {
     /// Reads the keys of all changes, inside their transaction.
-    pub(super) fn load(on: &Connection, here: &Here, keys: &[&Key]) -> Result<Self, Failure> {
+    pub(super) fn load(
+        on: &Connection,
+        here: &LocalProcess,
+        keys: &[&Key],
+    ) -> Result<Self, Failure> {
         let now = here.now();
         let lines = match keys {
             [key] => {
                 let key = key.as_str();
-                lines(on, LOAD, (key, shard(key)), now)?
+                stored_rows(on, LOAD, (key, shard(key)), now)?
             }
             _ => {
                 let names: BTreeSet<&str> = keys.iter().map(|key| key.as_str()).collect();
                 let shards: BTreeSet<i64> = names.iter().map(|key| shard(key)).collect();
-                lines(on, LOAD_ALL, (json(names.iter().map(quoted)), json(shards)), now)?
+                stored_rows(on, LOAD_ALL, (json(names.iter().map(quoted)), json(shards)), now)?
             }
         };
         let mut shards = BTreeMap::new();
         let mut of_keys = Vec::with_capacity(lines.len());
         for (key, line) in lines {
             match line {
-                Line::Shard(shard, last) => {
+                StoredRow::Shard(shard, last) => {
                     shards.insert(shard, last);
                 }
                 line => of_keys.push((key, line)),
@@ -89,11 +93,11 @@ impl KeySet {
     /// lease at once: the process releases it if the waiter does not take it.
     pub(super) fn edit(
         &mut self,
-        here: &Here,
+        here: &LocalProcess,
         waiters: &WaiterRegistry,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit<'_>),
-    ) -> &Rules<Asker> {
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit<'_>),
+    ) -> &Rules<RequesterInfo> {
         let last = self.shards.entry(shard(key.as_str())).or_default();
         let record = self.keys.entry(key.as_str().to_owned()).or_default();
         let now = self.now;
@@ -144,11 +148,11 @@ fn quoted(key: &&str) -> String {
 /// The rules of a key without a change, and whether one is due.
 pub(super) fn peek(
     on: &Connection,
-    here: &Here,
+    here: &LocalProcess,
     key: &Key,
-) -> Result<(Rules<Asker>, bool), Failure> {
+) -> Result<(Rules<RequesterInfo>, bool), Failure> {
     let now = here.now();
-    let lines = lines(on, PEEK, (key.as_str(),), now)?;
+    let lines = stored_rows(on, PEEK, (key.as_str(),), now)?;
     let mut record = Record::of(lines.into_iter().map(|(_, line)| line));
     let due = record.prune(here, now.moment);
     Ok((record.rules, due))
@@ -157,7 +161,7 @@ pub(super) fn peek(
 /// One page, and keys of which nothing is left but rows.
 pub(super) fn list(
     on: &Connection,
-    here: &Here,
+    here: &LocalProcess,
     prefix: &str,
     page: &PageRequest,
 ) -> Result<(Page, Vec<Key>), Failure> {
@@ -166,7 +170,7 @@ pub(super) fn list(
     let (mut found, mut over) = (Vec::new(), Vec::new());
     loop {
         let (now, report) = (here.now(), Reporter::new(&*here.clock));
-        let keys = Record::many(lines(on, PAGE, (prefix, &*after, STEP), now)?);
+        let keys = Record::many(stored_rows(on, PAGE, (prefix, &*after, STEP), now)?);
         let more = keys.len() as i64 == STEP;
         for (key, mut record) in keys {
             after.clone_from(&key);
@@ -175,7 +179,7 @@ pub(super) fn list(
             }
             record.prune(here, now.moment);
             if !record.rules.is_empty() {
-                found.push(report.inspection(&key, &record.rules, Asker::label));
+                found.push(report.inspection(&key, &record.rules, RequesterInfo::label));
             } else {
                 over.extend(Key::try_from(key));
             }

@@ -9,7 +9,7 @@
 //! leases, and stores once a second that its waiters are alive: see [`notify`](super::notify).
 //!
 //! SQLite waits for another writer by sleeping longer and longer, so that a busy process starves the
-//! others. Here it sleeps for a short time only, and is called again.
+//! others. LocalProcess it sleeps for a short time only, and is called again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use latchwork_sql::sqlite::{BEGIN, BUSY_TIMEOUT, Direct, Sqlite, explain_direct,
 use rusqlite::Connection;
 use tokio::sync::oneshot;
 
-use super::boot::Here;
+use super::boot::LocalProcess;
 use super::error::Failure;
 use super::jobs::Job;
 use super::record::run;
@@ -48,7 +48,7 @@ const AWAKE: Duration = Duration::from_micros(50);
 const STATEMENTS: usize = 32;
 
 /// A read, which is told if there is no connection.
-type Look = Box<dyn FnOnce(Result<&Connection, Failure>, &Here) + Send>;
+type Look = Box<dyn FnOnce(Result<&Connection, Failure>, &LocalProcess) + Send>;
 
 /// A request to the thread.
 pub(super) enum Order {
@@ -61,7 +61,7 @@ pub(super) enum Order {
 pub(super) struct Writer {
     pub(super) sqlite: Sqlite,
     pub(super) direct: Direct,
-    pub(super) here: Arc<Here>,
+    pub(super) here: Arc<LocalProcess>,
     pub(super) orders: Receiver<Order>,
     /// None after a failure, until it is needed again.
     pub(super) connection: Option<Connection>,

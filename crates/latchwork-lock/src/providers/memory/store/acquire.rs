@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use super::{Asked, Store};
+use super::{PollKind, Store};
 use crate::providers::memory::exclusive::ExclusiveKey;
 use crate::providers::memory::record::State;
 use crate::providers::memory::requester::{WakeAt, requester};
@@ -21,23 +21,23 @@ impl Store {
     pub(in crate::providers::memory) fn poll(
         self: &Arc<Self>,
         request: &AcquireRequest,
-        asked: Asked,
+        asked: PollKind,
         waker: &Waker,
     ) -> Answer {
-        if asked == Asked::Again {
+        if asked == PollKind::Again {
             return self.poll_again(request, waker);
         }
-        self.ask(request, asked, waker, request.sent_at)
+        self.request(request, asked, waker, request.sent_at)
     }
 
     fn poll_again(self: &Arc<Self>, request: &AcquireRequest, waker: &Waker) -> Answer {
-        let looked = self.look(&request.key, request.token.expose(), waker);
+        let looked = self.check_grant(&request.key, request.token.expose(), waker);
         if looked.is_some() {
             return looked;
         }
         // Its time is over, or it did not claim in time and the key went on to the next.
         let now = self.clock.recent();
-        let mut answer = self.ask(request, Asked::Perhaps, waker, now);
+        let mut answer = self.request(request, PollKind::Perhaps, waker, now);
         if let Some(Poll::Ready(Ok(Acquired::Granted(grant)))) = &mut answer {
             grant.waited = true;
             grant.trusted_from.get_or_insert(now);
@@ -46,26 +46,26 @@ impl Store {
     }
 
     #[inline]
-    fn ask(
+    fn request(
         self: &Arc<Self>,
         request: &AcquireRequest,
-        asked: Asked,
+        asked: PollKind,
         waker: &Waker,
         now: Moment,
     ) -> Answer {
         let mut shard = self.shard(request.key.process_hash());
         match shard.take_free(request, now, self.lag, self.epoch_micros) {
             Some(fence) => Some(Poll::Ready(Ok(Acquired::Granted(Grant::first(fence))))),
-            None => self.ask_for_taken(shard, request, asked, waker, now),
+            None => self.request_taken(shard, request, asked, waker, now),
         }
     }
 
     #[inline(never)]
-    fn ask_for_taken(
+    fn request_taken(
         self: &Arc<Self>,
         mut shard: MutexGuard<'_, Shard>,
         request: &AcquireRequest,
-        asked: Asked,
+        asked: PollKind,
         waker: &Waker,
         now: Moment,
     ) -> Answer {
@@ -82,7 +82,7 @@ impl Store {
         let wait = now < deadline;
         if let State::Exclusive(exclusive) = &mut entry.state
             && exclusive.expires > now
-            && asked == Asked::First
+            && asked == PollKind::First
         {
             if !wait {
                 let holder = self.reporter().holder(&exclusive.held(), process_label());
@@ -109,7 +109,7 @@ impl Store {
         if !rules.queue.is_empty() {
             rules.admit(begins, &mut fence, |held| wakers.add(held.requester.extra.waker.take()));
         }
-        let mut look = rules.look_again();
+        let mut look = rules.next_check();
         let answer = match decision {
             Decision::Granted(grant) => {
                 let trusted_from = grant.trusted_from.map(|_| now);
@@ -135,7 +135,7 @@ impl Store {
 
     /// A waiter looks whether it was granted the key, and claims it if so. None when it neither
     /// holds nor waits (any more).
-    fn look(&self, key: &Key, id: Id, waker: &Waker) -> Answer {
+    fn check_grant(&self, key: &Key, id: Id, waker: &Waker) -> Answer {
         let mut shard = self.shard(key.process_hash());
         let entry = shard.entries.find(key)?;
         let rules = match &mut entry.state {

@@ -41,7 +41,7 @@ pub(super) struct Store {
 
 /// How often a request was made.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum PollKind {
     /// For the first time with its token.
     First,
     /// Perhaps again: an answer may have been lost (L17).
@@ -198,7 +198,7 @@ impl Store {
             let begins = now.after(self.lag);
             rules.admit(begins, &mut fence, |held| wakers.add(held.requester.extra.waker.take()));
         }
-        let look = rules.look_again();
+        let look = rules.next_check();
         *due = (*due).min(look);
         if rules.is_empty() {
             let gone = entries.remove(key);

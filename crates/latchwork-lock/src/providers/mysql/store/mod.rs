@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchwork_sql::mysql::{
-    Line, Lines, in_time, is_broken, is_collision, is_duplicate, is_timeout,
+    JobConnection, JobConnections, in_time, is_broken, is_collision, is_duplicate, is_timeout,
 };
 use parking_lot::Mutex;
 use sqlx::mysql::{MySql, MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Execute, Executor};
 
-use super::record::{self, ALIVE, Asker, Record, Row};
+use super::record::{self, ALIVE, Record, RequesterInfo, Row};
 use super::transaction::Transaction;
 use super::{error, schema};
 use crate::coordination::background::Background;
 use crate::coordination::liveness::Heartbeat;
+use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::retry::Backoff;
 use crate::rules::{HolderState, Id, Requester, Rules};
@@ -33,13 +34,14 @@ const LABEL: usize = 512;
 pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
-    pub(super) lines: Lines,
+    pub(super) connections: JobConnections,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Id,
     pub(super) process: Arc<str>,
     pub(super) waiters: Arc<WaiterRegistry>,
     pub(super) heartbeat: Heartbeat,
+    server_clock: ServerClock,
     /// How far the last [sweep](super::sweep) came.
     pub(super) swept: Mutex<Vec<u8>>,
 }
@@ -62,17 +64,18 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(lines: Lines, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(connections: JobConnections, clock: Arc<dyn Clock>) -> Self {
         let label = crate::process_label();
         let label: String =
             label.char_indices().take_while(|(at, _)| at + 4 <= LABEL).map(|(_, c)| c).collect();
         Store {
-            lines,
+            connections,
             clock,
             client: rand::random(),
             process: label.into(),
             waiters: Arc::default(),
             heartbeat: Heartbeat::new(ALIVE, BEAT),
+            server_clock: ServerClock::default(),
             swept: Mutex::default(),
         }
     }
@@ -84,20 +87,20 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-        mut change: impl FnMut(&mut Rules<Asker>, &mut Edit) -> T,
-    ) -> Result<(T, Rules<Asker>, Moment)> {
+        mut change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
         let mut backoff = Backoff::new(Duration::from_millis(2));
         let mut left = TRIES;
         loop {
             match self.try_edit(key, &mut change).await {
                 Ok(done) => return Ok(done),
-                Err(Trouble::Driver(error)) if left > 0 && is_collision(&error) => {
+                Err(EditError::Driver(error)) if left > 0 && is_collision(&error) => {
                     // Who has waited for seconds already waits once more, not many times.
                     left = if is_timeout(&error) { 0 } else { left - 1 };
                     tokio::time::sleep(backoff.pause()).await;
                 }
-                Err(Trouble::Driver(error)) => return Err(error::driver(during, error)),
-                Err(Trouble::Unreadable(what)) => return Err(error::unreadable(during, what)),
+                Err(EditError::Driver(error)) => return Err(error::driver(during, error)),
+                Err(EditError::Unreadable(what)) => return Err(error::unreadable(during, what)),
             }
         }
     }
@@ -105,16 +108,17 @@ impl Store {
     async fn try_edit<T>(
         &self,
         key: &Key,
-        change: &mut impl FnMut(&mut Rules<Asker>, &mut Edit) -> T,
-    ) -> Result<(T, Rules<Asker>, Moment), Trouble> {
+        change: &mut impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment), EditError> {
         let name = key.as_str().as_bytes();
         let sent_at = self.clock.now();
         let (tx, now, before) = self.begin(name).await?;
+        self.observe_time(record::micros(now), sent_at);
         let (mut rules, absent) = match before.rules(self.client, now) {
             Ok(read) => read,
             Err(what) => {
                 tx.roll_back().await?;
-                return Err(Trouble::Unreadable(what));
+                return Err(EditError::Unreadable(what));
             }
         };
         let mut edit = Edit { now, last: record::fence_of(before.fence) };
@@ -149,17 +153,17 @@ impl Store {
         for (id, grant) in handed {
             self.waiters.deliver_grant(id, grant, self.clock.now());
         }
-        self.tell(&rules, &before, now);
+        self.wake_local_waiters(&rules, &before, now);
         Ok((out, rules, now))
     }
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
     /// reason to give up: nothing was changed by it yet.
-    async fn begin(&self, name: &[u8]) -> Result<(Transaction, Moment, Record), Trouble> {
-        let mut left = self.lines.count();
+    async fn begin(&self, name: &[u8]) -> Result<(Transaction, Moment, Record), EditError> {
+        let mut left = self.connections.count();
         let mut made = false;
         loop {
-            let (tx, rows) = match Transaction::begin(&self.lines, name).await {
+            let (tx, rows) = match Transaction::begin(&self.connections, name).await {
                 Err(error) if left > 0 && is_broken(&error) => {
                     left -= 1;
                     continue;
@@ -172,7 +176,7 @@ impl Store {
             tx.roll_back().await?;
             if std::mem::replace(&mut made, true) {
                 let what = "a key's row is not kept; is latchwork_lock_floor empty?";
-                return Err(Trouble::Unreadable(what.into()));
+                return Err(EditError::Unreadable(what.into()));
             }
             // A row that nobody else can see yet would not be locked by others: it is made first.
             self.execute(sqlx::raw_sql(AssertSqlSafe(schema::create(name)))).await?;
@@ -184,8 +188,8 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-        requester: &Requester<Asker>,
-    ) -> Result<Taken> {
+        requester: &Requester<RequesterInfo>,
+    ) -> Result<TakeOutcome> {
         let name = key.as_str().as_bytes();
         let row = Row::of(requester);
         let query = sqlx::query(schema::TAKE)
@@ -200,27 +204,29 @@ impl Store {
             .bind(name);
         // Whether a lost question was heard, the rules will see by its id.
         let Some(found) = short(during, self.execute(query).await)? else {
-            return Ok(Taken::Unknown);
+            return Ok(TakeOutcome::Unknown);
         };
         match (found.rows_affected(), found.last_insert_id()) {
-            (1.., fence) => return Ok(Taken::Granted(Fence::new(fence))),
-            (0, schema::IN_USE) => return Ok(Taken::Unknown),
-            (0, schema::IS_WRITTEN) => return Ok(Taken::ByWriter),
+            (1.., fence) => return Ok(TakeOutcome::Granted(Fence::new(fence))),
+            (0, schema::IN_USE) => return Ok(TakeOutcome::Unknown),
+            (0, schema::IS_WRITTEN) => return Ok(TakeOutcome::ByWriter),
             (0, _) => {}
         }
         let insert = sqlx::raw_sql(AssertSqlSafe(schema::take_new(name, &row)));
         match self.execute(insert).await {
             // Somebody was faster.
-            Err(error) if is_duplicate(&error) => Ok(Taken::Unknown),
+            Err(error) if is_duplicate(&error) => Ok(TakeOutcome::Unknown),
             out => Ok(short(during, out)?
                 .filter(|made| made.rows_affected() == 1)
-                .map_or(Taken::Unknown, |made| Taken::Granted(Fence::new(made.last_insert_id())))),
+                .map_or(TakeOutcome::Unknown, |made| {
+                    TakeOutcome::Granted(Fence::new(made.last_insert_id()))
+                })),
         }
     }
 
     /// Gives back a key that nobody else uses, in one message: true when that was all. The inner
     /// error is a connection that died, perhaps long before: whether it was heard is not known.
-    pub(super) async fn give_back(
+    pub(super) async fn release_uncontended(
         &self,
         during: &'static str,
         key: &Key,
@@ -251,27 +257,30 @@ impl Store {
             .bind(ttl)
             .bind(key.as_str().as_bytes())
             .bind(id.to_be_bytes().to_vec());
+        let sent_at = self.clock.now();
         let done = short(during, self.execute(query).await)?;
-        Ok(done.is_some_and(|done| done.rows_affected() == 1))
+        let Some(done) = done.filter(|done| done.rows_affected() == 1) else { return Ok(false) };
+        self.observe_time(i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX), sent_at);
+        Ok(true)
     }
 
     /// Those of this process who wait here and whose turn has come need not claim it: the process
     /// [sees to it](crate::coordination::grant_slot) that they take it up.
     fn begin_leases(
         &self,
-        rules: &mut Rules<Asker>,
+        rules: &mut Rules<RequesterInfo>,
         before: &Record,
         now: Moment,
         sent_at: Moment,
     ) -> Vec<(Id, Grant)> {
-        let is_ours = |held: &&mut HolderState<Asker>| {
+        let is_ours = |held: &&mut HolderState<RequesterInfo>| {
             let (id, client) = (held.requester.id, held.requester.extra.client);
             !held.claimed
                 && client == self.client
                 && !before.holds(id)
                 && self.waiters.is_waiting(id)
         };
-        let begin = |held: &mut HolderState<Asker>| {
+        let begin = |held: &mut HolderState<RequesterInfo>| {
             held.claimed = true;
             held.expires = now.after(held.requester.ttl);
             (held.requester.id, held.grant(true, Some(sent_at)))
@@ -279,9 +288,9 @@ impl Store {
         rules.holders.iter_mut().filter(is_ours).map(begin).collect()
     }
 
-    /// Tells those of this process who may claim the key, and the next in line when something
+    /// Tells those of this process who may claim the key, and the next in the queue when something
     /// ahead runs out. Others look.
-    fn tell(&self, rules: &Rules<Asker>, before: &Record, now: Moment) {
+    fn wake_local_waiters(&self, rules: &Rules<RequesterInfo>, before: &Record, now: Moment) {
         for held in rules.holders.iter().filter(|held| !held.claimed) {
             if !before.holds(held.requester.id) {
                 self.waiters.wake(held.requester.id);
@@ -298,7 +307,7 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-    ) -> Result<(Rules<Asker>, Moment)> {
+    ) -> Result<(Rules<RequesterInfo>, Moment)> {
         let rows = self.read(schema::peek(key.as_str().as_bytes())).await;
         let rows = rows.map_err(|e| error::driver(during, e))?;
         match record::read(&rows).map_err(|e| error::driver(during, e))?.pop() {
@@ -333,7 +342,11 @@ impl Store {
                 let (rules, _) = rules.map_err(|what| error::unreadable(during, what))?;
                 // Only the dead may be left there.
                 if !rules.is_empty() {
-                    keys.push(record::reporter(now).inspection(&name, &rules, Asker::label));
+                    keys.push(record::reporter(now).inspection(
+                        &name,
+                        &rules,
+                        RequesterInfo::label,
+                    ));
                 }
             }
             if is_last {
@@ -346,12 +359,12 @@ impl Store {
 
     /// A connection that died while nobody used it is no reason to give up reading.
     pub(super) async fn read(&self, sql: String) -> sqlx::Result<Vec<MySqlRow>> {
-        let mut left = self.lines.count();
+        let mut left = self.connections.count();
         loop {
             let query = sqlx::raw_sql(AssertSqlSafe(sql.clone()));
-            let mut line = Line::open(&self.lines).await?;
-            let rows = in_time(line.fetch_all(query)).await;
-            line.heard(&rows);
+            let mut connection = JobConnection::open(&self.connections).await?;
+            let rows = in_time(connection.fetch_all(query)).await;
+            connection.mark_answered(&rows);
             match rows {
                 Err(error) if left > 0 && is_broken(&error) => left -= 1,
                 out => return out,
@@ -364,19 +377,24 @@ impl Store {
         &self,
         query: impl Execute<'q, MySql> + 'q,
     ) -> sqlx::Result<MySqlQueryResult> {
-        let mut line = Line::open(&self.lines).await?;
-        let done = in_time(line.execute(query)).await;
-        line.heard(&done);
+        let mut connection = JobConnection::open(&self.connections).await?;
+        let done = in_time(connection.execute(query)).await;
+        connection.mark_answered(&done);
         done
     }
 
     fn is_ours_waiting(&self, row: &Row) -> bool {
         row.fence.is_none() && row.client == self.client
     }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn observe_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
+    }
 }
 
 /// What became of a key that was asked for on the short way.
-pub(super) enum Taken {
+pub(super) enum TakeOutcome {
     Granted(Fence),
     /// A writer holds it.
     ByWriter,
@@ -385,16 +403,16 @@ pub(super) enum Taken {
 }
 
 /// Why an edit did not come about.
-enum Trouble {
+enum EditError {
     Driver(sqlx::Error),
     Unreadable(String),
 }
 
-impl From<sqlx::Error> for Trouble {
+impl From<sqlx::Error> for EditError {
     fn from(error: sqlx::Error) -> Self {
         match error {
-            sqlx::Error::Decode(what) => Trouble::Unreadable(what.to_string()),
-            error => Trouble::Driver(error),
+            sqlx::Error::Decode(what) => EditError::Unreadable(what.to_string()),
+            error => EditError::Driver(error),
         }
     }
 }

@@ -110,7 +110,7 @@ pub(crate) async fn release_together(store: &Store, leases: &[Lease]) -> sqlx::R
     leases.sort_by_key(|(number, _)| *number);
     // Every ttl that begins with this message begins after this moment.
     let sent_at = store.clock.now();
-    let rows = store.tell_server(schema::give(&store.client, &leases)).await?;
+    let rows = store.execute_raw(schema::release_all(&store.client, &leases)).await?;
     let (mut left, mut notices) = (Vec::new(), String::new());
     for ((_, lease), row) in leases.into_iter().zip(&rows) {
         let told = ReleaseRow::of(row)?;
@@ -120,7 +120,7 @@ pub(crate) async fn release_together(store: &Store, leases: &[Lease]) -> sqlx::R
         notices.extend(told.hand_off(sent_at).map(|news| news.notify(store)));
     }
     if !notices.is_empty()
-        && let Err(error) = store.tell_server(notices).await
+        && let Err(error) = store.execute_raw(notices).await
     {
         tracing::debug!(%error, "a waiter was not notified; it finds its grant by polling");
     }

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use latchwork_sql::postgres::{Line, in_time, is_mixed_up, is_silence};
+use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, is_silence};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::open_requests::OpenRequests;
-use super::record::{self, ALIVE, Asker, Row};
+use super::record::{self, ALIVE, RequesterInfo, Row};
 use super::{error, schema};
 use crate::coordination::background::Background;
 use crate::coordination::liveness::Heartbeat;
+use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{Id, Rules};
 use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
@@ -40,6 +41,7 @@ pub(super) struct Store {
     pub(super) is_notified: AtomicBool,
     pub(super) open_requests: Arc<OpenRequests>,
     pub(super) heartbeat: Heartbeat,
+    server_clock: ServerClock,
 }
 
 /// What a change may use: the server's time, read under the lock, and fences.
@@ -74,6 +76,7 @@ impl Store {
             is_notified: AtomicBool::new(false),
             open_requests: OpenRequests::new(),
             heartbeat: Heartbeat::new(ALIVE, BEAT),
+            server_clock: ServerClock::default(),
         }
     }
 
@@ -96,19 +99,20 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T,
-    ) -> Result<(T, Rules<Asker>, Moment)> {
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let number = lock_number(key);
-        let (mut line, row) = loop {
-            let mut line = self.begin(number).await.map_err(wrong)?;
+        let (mut connection, row, sent_at) = loop {
+            let mut connection = self.begin(number).await.map_err(wrong)?;
+            let sent_at = self.clock.now();
             let trusted = self.has_own_sessions();
             let load = self.query(schema::LOAD).bind(key.as_str());
-            let loaded = in_time(load.fetch_one(&mut *line)).await;
+            let loaded = in_time(load.fetch_one(&mut *connection)).await;
             match loaded {
-                Ok(row) => break (line, row),
+                Ok(row) => break (connection, row, sent_at),
                 Err(error) => {
-                    let error = undo(line, error).await;
+                    let error = undo(connection, error).await;
                     // Once more, and from now on without what a session would have to remember.
                     if !(trusted && self.learns_from(&error)) {
                         return Err(wrong(error));
@@ -117,6 +121,7 @@ impl Store {
             }
         };
         let (now, fences, before) = loaded(during, &row)?;
+        self.observe_time(record::micros(now), sent_at);
         let (mut rules, absent) = record::rules(&before, &self.client, now)
             .map_err(|what| error::unreadable(during, what))?;
         let first_expiry = rules.next_expiry();
@@ -126,7 +131,7 @@ impl Store {
         let known: Vec<Fence> = before.iter().filter_map(Row::fence).collect();
         let (gone, new) = record::difference(&before, record::rows(key, &rules, &absent.silent));
         if gone.is_empty() && new.is_empty() {
-            end(line, schema::ROLLBACK).await.map_err(wrong)?;
+            end(connection, schema::ROLLBACK).await.map_err(wrong)?;
             return Ok((out, rules, now));
         }
         let joins = new.iter().any(|row| row.waits_in(&self.client));
@@ -136,24 +141,24 @@ impl Store {
         let saved = in_time(async {
             if beats {
                 let beat = AssertSqlSafe(schema::beat(&self.client, ALIVE.as_micros()));
-                sqlx::raw_sql(beat).execute(&mut *line).await?;
+                sqlx::raw_sql(beat).execute(&mut *connection).await?;
             }
             let save = self.query(schema::SAVE).bind(key.as_str()).bind(gone).bind(new);
-            save.execute(&mut *line).await
+            save.execute(&mut *connection).await
         });
         if let Err(error) = saved.await {
-            let error = undo(line, error).await;
+            let error = undo(connection, error).await;
             return Err(match self.learns_from(&error) {
                 true => error::again(during, error),
                 false => wrong(error),
             });
         }
-        end(line, schema::COMMIT).await.map_err(wrong)?;
+        end(connection, schema::COMMIT).await.map_err(wrong)?;
         if beats {
             self.heartbeat.sent(begun);
         }
         self.doubt(&absent.doubted, now).await;
-        self.tell(&rules, &known, first_expiry, now).await;
+        self.notify_waiters(&rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
     }
 
@@ -167,7 +172,7 @@ impl Store {
             })
             .collect();
         if !doubts.is_empty()
-            && let Err(error) = self.tell_server(doubts).await
+            && let Err(error) = self.execute_raw(doubts).await
         {
             tracing::debug!(%error, "it is not stored that a process seems to be dead");
         }
@@ -175,31 +180,36 @@ impl Store {
 
     /// Lifts the fences to the clock, where they are far below it.
     pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
-        let mut line = self.begin(record::number_of("latchwork_lock_fence", "")).await?;
-        match in_time(sqlx::raw_sql(schema::RAISE).execute(&mut *line)).await {
-            Ok(_) => end(line, schema::COMMIT).await,
-            Err(error) => Err(undo(line, error).await),
+        let mut connection = JobConnection::open(&self.pool).await?;
+        let raise = schema::raise(record::number_of("latchwork_lock_fence", ""));
+        match in_time(sqlx::raw_sql(AssertSqlSafe(raise)).execute(&mut *connection)).await {
+            Ok(raised) => {
+                connection.mark_answered(&Ok(raised));
+                connection.return_to_pool().await;
+                Ok(())
+            }
+            Err(error) => Err(undo(connection, error).await),
         }
     }
 
     /// A statement without parameters, which passes any pooler.
-    pub(super) async fn tell_server(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
-        let mut line = Line::open(&self.pool).await?;
-        let told = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *line)).await;
-        line.heard(&told);
+    pub(super) async fn execute_raw(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
+        let mut connection = JobConnection::open(&self.pool).await?;
+        let told = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *connection)).await;
+        connection.mark_answered(&told);
         told
     }
 
     /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
     /// reason to give up: nothing was asked of it yet.
-    async fn begin(&self, number: i64) -> sqlx::Result<Line> {
+    async fn begin(&self, number: i64) -> sqlx::Result<JobConnection> {
         let mut left = self.pool.options().get_max_connections();
         loop {
-            let mut line = Line::open(&self.pool).await?;
+            let mut connection = JobConnection::open(&self.pool).await?;
             let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(number)));
-            match in_time(begin.execute(&mut *line)).await {
-                Ok(_) => return Ok(line),
-                Err(error) => match undo(line, error).await {
+            match in_time(begin.execute(&mut *connection)).await {
+                Ok(_) => return Ok(connection),
+                Err(error) => match undo(connection, error).await {
                     error if left > 0 && is_broken(&error) => left -= 1,
                     error => return Err(error),
                 },
@@ -207,10 +217,16 @@ impl Store {
         }
     }
 
-    /// Tells those who were handed the key, and the next in line when something runs out sooner
+    /// Tells those who were handed the key, and the next in the queue when something runs out sooner
     /// than it knew. After the commit, since NOTIFY makes all committers of the database wait for
     /// each other. What is lost here the next look finds.
-    async fn tell(&self, rules: &Rules<Asker>, known: &[Fence], first_expiry: Moment, now: Moment) {
+    async fn notify_waiters(
+        &self,
+        rules: &Rules<RequesterInfo>,
+        known: &[Fence],
+        first_expiry: Moment,
+        now: Moment,
+    ) {
         let granted = rules.holders.iter().filter(|h| !h.claimed && !known.contains(&h.fence));
         let mut notices: Vec<(&str, String)> =
             granted.map(|h| (&*h.requester.extra.client, record::hex(h.requester.id))).collect();
@@ -230,7 +246,7 @@ impl Store {
             }
         }
         if !told.is_empty()
-            && let Err(error) = self.tell_server(told).await
+            && let Err(error) = self.execute_raw(told).await
         {
             tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
         }
@@ -241,7 +257,7 @@ impl Store {
         &self,
         during: &'static str,
         key: &Key,
-    ) -> Result<(Rules<Asker>, Moment)> {
+    ) -> Result<(Rules<RequesterInfo>, Moment)> {
         let query = self.query(schema::PEEK).bind(key.as_str());
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
@@ -264,7 +280,7 @@ impl Store {
         for row in rows {
             let key: String = row.try_get(2).map_err(|e| error::driver(during, e))?;
             let (rules, now) = self.viewed(during, &row)?;
-            keys.push(record::reporter(now).inspection(&key, &rules, Asker::label));
+            keys.push(record::reporter(now).inspection(&key, &rules, RequesterInfo::label));
         }
         Ok(Page::cut(keys, page))
     }
@@ -276,7 +292,7 @@ impl Store {
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
     }
 
-    fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<Asker>, Moment)> {
+    fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<RequesterInfo>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let now = record::moment(row.try_get(0).map_err(wrong)?);
         let rows = parsed(during, row.try_get(1).map_err(wrong)?)?;
@@ -286,15 +302,15 @@ impl Store {
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
     async fn read(&self, query: Query<'_>) -> sqlx::Result<Vec<PgRow>> {
-        let mut line = Line::open(&self.pool).await?;
+        let mut connection = JobConnection::open(&self.pool).await?;
         let rows = in_time(async {
-            let mut tx = line.begin().await?;
+            let mut tx = connection.begin().await?;
             let rows = query.fetch_all(&mut *tx).await?;
             tx.commit().await?;
             Ok(rows)
         })
         .await;
-        line.heard(&rows);
+        connection.mark_answered(&rows);
         rows
     }
 
@@ -319,6 +335,11 @@ impl Store {
             self.own_sessions.store(false, Ordering::Release);
         }
         mixed_up
+    }
+
+    /// Takes the server's time, in microseconds since 1970, from the answer to a message.
+    pub(super) fn observe_time(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 
     /// Ends a lease by the rules, or leaves the queue. True when it was held and had not expired.
@@ -351,16 +372,16 @@ pub(super) fn lock_number(key: &Key) -> i64 {
 }
 
 /// Ends a transaction by its last word.
-async fn end(mut line: Line, word: &'static str) -> sqlx::Result<()> {
-    let ended = in_time(sqlx::raw_sql(word).execute(&mut *line)).await;
-    line.heard(&ended);
+async fn end(mut connection: JobConnection, word: &'static str) -> sqlx::Result<()> {
+    let ended = in_time(sqlx::raw_sql(word).execute(&mut *connection)).await;
+    connection.mark_answered(&ended);
     ended.map(drop)
 }
 
 /// Rolls back, if the server is still there to do it.
-async fn undo(line: Line, error: sqlx::Error) -> sqlx::Error {
+async fn undo(connection: JobConnection, error: sqlx::Error) -> sqlx::Error {
     if matches!(error, sqlx::Error::Database(_)) {
-        let _ = end(line, schema::ROLLBACK).await;
+        let _ = end(connection, schema::ROLLBACK).await;
     }
     error
 }

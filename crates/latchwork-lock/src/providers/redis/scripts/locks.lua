@@ -358,13 +358,13 @@ local operations = {
     return { h and claim(s, h, 1) or 0, s.head and time_left(s) or -1 }
   end,
 
-  -- Renew. Replies 1 or 0.
+  -- Renew. Replies the time, or 0 if it is not held.
   n = function(s, id, ttl)
     local h = holder(s, id)
-    if h and s.single then return call('PEXPIRE', s.key, ttl) end
+    if h and s.single then call('PEXPIRE', s.key, ttl) return now end
     if h then h.state, h.expires, s.changed = 'c', now + ttl * 1000, true end
     grant_next(s)
-    return h and 1 or 0
+    return h and now or 0
   end,
 
   -- Is held? Replies 1 or 0.
@@ -410,7 +410,7 @@ local operations = {
   end,
 
   -- Refresh: sends a heartbeat, and grants what has expired. option: ids of waiters. Replies microseconds
-  -- until the next lease expires, and a letter for each id: w waits, the state of a holder, - unknown.
+  -- until the next lease expires, a letter for each id (w waits, the state of a holder, - unknown), the time.
   p = function(s, _, _, ids)
     heartbeat()
     grant_next(s)
@@ -419,7 +419,7 @@ local operations = {
       local h = holder(s, id)
       return h and h.state or call('HEXISTS', s.d, id) == 1 and 'w' or '-'
     end
-    return { time_left(s), (string.gsub(ids, string.rep('.', 22), status)) }
+    return { time_left(s), (string.gsub(ids, string.rep('.', 22), status)), now }
   end,
 }
 

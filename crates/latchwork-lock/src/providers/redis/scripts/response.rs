@@ -53,6 +53,8 @@ pub(crate) struct WaiterStatuses {
     pub(crate) expires_in: Option<Duration>,
     /// One for each waiter: `w` waits, `r` may claim, `c` has claimed, `-` is unknown.
     pub(crate) statuses: Vec<u8>,
+    /// The server's clock, in microseconds since 1970.
+    pub(crate) server_us: i64,
 }
 
 impl Response {
@@ -77,6 +79,14 @@ impl Response {
         }
     }
 
+    /// The server's clock, in microseconds since 1970, if the lease was renewed.
+    pub(crate) fn renew(&self, during: &'static str) -> Result<Option<i64>> {
+        self.read(during, |value| match value {
+            Value::Int(server_us) => Some((*server_us > 0).then_some(*server_us)),
+            _ => None,
+        })
+    }
+
     /// The grant of a rotation, unless nothing was held.
     pub(crate) fn rotate(&self, during: &'static str) -> Result<Option<Grant>> {
         match &self.value {
@@ -87,8 +97,11 @@ impl Response {
 
     pub(crate) fn statuses(&self, during: &'static str, count: usize) -> Result<WaiterStatuses> {
         self.read(during, |value| match value.as_sequence()? {
-            [Value::Int(left), Value::BulkString(statuses)] if statuses.len() == count => {
-                Some(WaiterStatuses { expires_in: micros(*left), statuses: statuses.clone() })
+            [Value::Int(left), Value::BulkString(statuses), Value::Int(server_us)]
+                if statuses.len() == count =>
+            {
+                let (expires_in, statuses) = (micros(*left), statuses.clone());
+                Some(WaiterStatuses { expires_in, statuses, server_us: *server_us })
             }
             _ => None,
         })

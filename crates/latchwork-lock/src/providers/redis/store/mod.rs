@@ -14,12 +14,13 @@ use std::time::Duration;
 
 use super::connection::Connection;
 use super::pipeline::Pipelines;
-use super::record;
 use super::scripts::response::WaiterStatuses;
 use super::scripts::{Command, Operation};
 use super::waiters::WaiterRegistry;
+use super::{error, record};
+use crate::coordination::server_clock::ServerClock;
 use crate::rules::Id;
-use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Result};
+use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Moment, Result};
 
 /// One server, with what this process waits for there.
 pub(super) struct Store {
@@ -29,6 +30,7 @@ pub(super) struct Store {
     /// Random: the id of this provider among all clients of the server.
     pub(super) client: Arc<str>,
     pub(super) waiters: Arc<WaiterRegistry>,
+    server_clock: ServerClock,
     /// How many deferred releases are pending.
     pending_releases: tokio::sync::watch::Sender<usize>,
 }
@@ -37,8 +39,15 @@ impl Store {
     pub(super) fn new(connection: Arc<Connection>, clock: Arc<dyn Clock>) -> Result<Self> {
         let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
         let pipelines = Pipelines::open(connection.clone(), client.clone())?;
-        let (waiters, pending_releases) = (Arc::default(), tokio::sync::watch::Sender::new(0));
-        Ok(Store { connection, pipelines, clock, client, waiters, pending_releases })
+        Ok(Store {
+            connection,
+            pipelines,
+            clock,
+            client,
+            waiters: Arc::default(),
+            server_clock: ServerClock::default(),
+            pending_releases: tokio::sync::watch::Sender::new(0),
+        })
     }
 
     /// Starts a new ttl; false if the id holds nothing.
@@ -49,9 +58,13 @@ impl Store {
         id: Id,
         ttl: Duration,
     ) -> Result<bool> {
-        let ttl = record::millis(ttl);
+        let (ttl, sent_at) = (record::millis(ttl), self.clock.now());
         let command = Command { ttl, ..Command::new(Operation::Renew, key, id) };
-        self.pipelines.send(during, command).await?.boolean(during)
+        let renewed = self.pipelines.send(during, command).await?.renew(during)?;
+        if let Some(server_us) = renewed {
+            self.observe_clock(server_us, sent_at);
+        }
+        Ok(renewed.is_some())
     }
 
     pub(super) async fn is_held(&self, during: &'static str, key: &Key, id: Id) -> Result<bool> {
@@ -104,8 +117,16 @@ impl Store {
         key: &Key,
         ids: &[Id],
     ) -> Result<WaiterStatuses> {
-        let option = record::encode_ids(ids);
+        let (option, sent_at) = (record::encode_ids(ids), self.clock.now());
         let command = Command { option, ..Command::new(Operation::Refresh, key, 0) };
-        self.pipelines.send(during, command).await?.statuses(during, ids.len())
+        let response = self.pipelines.send(during, command).await?;
+        let found = response.statuses(during, ids.len())?;
+        self.observe_clock(found.server_us, sent_at);
+        Ok(found)
+    }
+
+    /// Compares the server's clock, as a response had it, with ours.
+    fn observe_clock(&self, server_us: i64, sent_at: Moment) {
+        self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
 }

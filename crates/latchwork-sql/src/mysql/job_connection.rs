@@ -32,7 +32,7 @@ const REST: Duration = Duration::from_millis(2);
 /// message for each job. What nobody else wants is therefore kept here between two jobs; and what is
 /// lent serves some jobs that follow each other closely.
 #[derive(Clone)]
-pub struct Lines(Arc<Inner>);
+pub struct JobConnections(Arc<Inner>);
 
 struct Inner {
     pool: MySqlPool,
@@ -54,7 +54,7 @@ struct Idle {
     rest: u64,
 }
 
-impl Lines {
+impl JobConnections {
     /// Of a pool that nobody else uses.
     pub fn own(pool: MySqlPool) -> Self {
         Self::of(pool, false)
@@ -69,7 +69,7 @@ impl Lines {
     fn of(pool: MySqlPool, is_lent: bool) -> Self {
         let turns = Arc::new(Semaphore::new(pool.options().get_max_connections() as usize));
         let (idle, rests) = (Mutex::default(), AtomicU64::new(0));
-        Lines(Arc::new(Inner { pool, is_lent, turns, idle, rests }))
+        JobConnections(Arc::new(Inner { pool, is_lent, turns, idle, rests }))
     }
 
     /// The most connections that there can be.
@@ -82,7 +82,7 @@ impl Lines {
         sleep(REST).await;
         let rested = self.0.idle().extract_if(.., |idle| idle.rest == rest).next();
         if let Some(idle) = rested {
-            give_back(idle.connection).await;
+            return_to_pool(idle.connection).await;
         }
     }
 }
@@ -111,7 +111,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         while let Some(Idle { connection, .. }) = self.take_idle() {
             match Handle::try_current() {
-                Ok(runtime) if self.is_lent => drop(runtime.spawn(give_back(connection))),
+                Ok(runtime) if self.is_lent => drop(runtime.spawn(return_to_pool(connection))),
                 Ok(runtime) => drop(runtime.spawn(timeout(PULSE, connection.close()))),
                 // Nobody is there to say goodbye.
                 Err(_) => drop(connection.detach()),
@@ -125,11 +125,11 @@ impl Drop for Inner {
 /// The driver waits for an answer for ever, also where a network swallows it; and again when the
 /// connection is given back, which keeps its place in the pool. So a job is [limited](in_time),
 /// and a connection on which an answer is still due is closed and not given back: its owner
-/// says when [all was heard](Self::heard). Who closes one looks at the idle ones too, since they
+/// says when [all was heard](Self::mark_answered). Who closes one looks at the idle ones too, since they
 /// go the same way.
-pub struct Line {
+pub struct JobConnection {
     connection: Option<PoolConnection<MySql>>,
-    lines: Lines,
+    connections: JobConnections,
     /// How many it will have served since it came from the pool.
     jobs: u32,
     /// Given up after the connection was.
@@ -137,16 +137,16 @@ pub struct Line {
     heard: bool,
 }
 
-impl Line {
+impl JobConnection {
     /// Takes a connection from the pool, or opens one; the pool limits how long that may take. Where
     /// the server has none left to open, one that is busy may become free in time; the pool itself
     /// would give up at once.
     ///
     /// # Errors
     /// The driver's.
-    pub async fn open(lines: &Lines) -> sqlx::Result<Self> {
+    pub async fn open(connections: &JobConnections) -> sqlx::Result<Self> {
         const PAUSE: Duration = Duration::from_millis(20);
-        let (inner, wait) = (&lines.0, lines.0.pool.options().get_acquire_timeout());
+        let (inner, wait) = (&connections.0, connections.0.pool.options().get_acquire_timeout());
         let turn = timeout(wait, inner.turns.clone().acquire_owned()).await;
         let turn = turn.map_err(|_| Error::PoolTimedOut)?.ok();
         let mut left = wait.as_millis() / PAUSE.as_millis();
@@ -161,13 +161,19 @@ impl Line {
             }
             sleep(PAUSE).await;
         };
-        let (connection, lines) = (Some(connection), lines.clone());
-        Ok(Line { connection, lines, jobs: jobs.saturating_add(1), _turn: turn, heard: false })
+        let (connection, connections) = (Some(connection), connections.clone());
+        Ok(JobConnection {
+            connection,
+            connections,
+            jobs: jobs.saturating_add(1),
+            _turn: turn,
+            heard: false,
+        })
     }
 
     /// Says that every question was answered, so that others can have the connection. Also after
     /// an error that the server itself told, unless that was its last word.
-    pub fn heard<T>(&mut self, answer: &sqlx::Result<T>) {
+    pub fn mark_answered<T>(&mut self, answer: &sqlx::Result<T>) {
         self.heard = match answer {
             Ok(_) => true,
             Err(error @ Error::Database(_)) => !is_broken(error),
@@ -176,7 +182,7 @@ impl Line {
     }
 }
 
-/// Limits a job on a [`Line`].
+/// Limits a job on a [`JobConnection`].
 ///
 /// # Errors
 /// The job's own, or that nobody answered in time.
@@ -190,7 +196,7 @@ pub fn is_silence(error: &Error) -> bool {
     matches!(error, Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut)
 }
 
-impl Deref for Line {
+impl Deref for JobConnection {
     type Target = MySqlConnection;
 
     #[expect(clippy::expect_used, reason = "only the drop takes it")]
@@ -199,17 +205,17 @@ impl Deref for Line {
     }
 }
 
-impl DerefMut for Line {
+impl DerefMut for JobConnection {
     #[expect(clippy::expect_used, reason = "only the drop takes it")]
     fn deref_mut(&mut self) -> &mut MySqlConnection {
         self.connection.as_mut().expect("it is there until the drop")
     }
 }
 
-impl Drop for Line {
+impl Drop for JobConnection {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
-        let inner = &self.lines.0;
+        let inner = &self.connections.0;
         let runtime = Handle::try_current();
         if self.heard && inner.keeps(self.jobs) && (runtime.is_ok() || !inner.is_lent) {
             let rest = inner.rests.fetch_add(1, Ordering::Relaxed);
@@ -217,13 +223,13 @@ impl Drop for Line {
             if let Ok(runtime) = runtime
                 && inner.is_lent
             {
-                runtime.spawn(self.lines.clone().end_rest(rest));
+                runtime.spawn(self.connections.clone().end_rest(rest));
             }
             return;
         }
         let Ok(runtime) = runtime else { return drop(connection.detach()) };
         if self.heard {
-            runtime.spawn(give_back(connection));
+            runtime.spawn(return_to_pool(connection));
             return;
         }
         // Without a word of goodbye: nobody may be there to hear it.
@@ -232,7 +238,7 @@ impl Drop for Line {
         while let Some(mut idle) = idle().or_else(|| inner.pool.try_acquire()) {
             runtime.spawn(async move {
                 match timeout(PULSE, idle.ping()).await {
-                    Ok(Ok(())) => give_back(idle).await,
+                    Ok(Ok(())) => return_to_pool(idle).await,
                     _ => drop(idle.detach()),
                 }
             });
@@ -241,6 +247,6 @@ impl Drop for Line {
 }
 
 /// What the pool does itself, with a limit.
-async fn give_back(mut connection: PoolConnection<MySql>) {
+async fn return_to_pool(mut connection: PoolConnection<MySql>) {
     let _ = timeout(ANSWER, connection.return_to_pool()).await;
 }

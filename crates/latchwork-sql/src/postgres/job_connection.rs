@@ -21,37 +21,47 @@ const PULSE: Duration = Duration::from_secs(1);
 /// The driver waits for an answer for ever, also where a network swallows it; and again when the
 /// connection is given back, which keeps its place in the pool. So a job is [limited](in_time),
 /// and a connection on which an answer is still due is closed and not given back: its owner
-/// says when [all was heard](Self::heard). Who closes one looks at the idle ones too, since they
+/// says when [all was heard](Self::mark_answered). Who closes one looks at the idle ones too, since they
 /// go the same way.
-pub struct Line {
+pub struct JobConnection {
     connection: Option<PoolConnection<Postgres>>,
     pool: PgPool,
     heard: bool,
 }
 
-impl Line {
+impl JobConnection {
     /// Takes a connection from the pool, or opens one; the pool limits how long that may take.
     ///
     /// # Errors
     /// The driver's.
     pub async fn open(pool: &PgPool) -> sqlx::Result<Self> {
         let connection = Some(pool.acquire().await?);
-        Ok(Line { connection, pool: pool.clone(), heard: false })
+        Ok(JobConnection { connection, pool: pool.clone(), heard: false })
+    }
+
+    /// Gives the connection back and waits until others can have it. A drop gives it back later, and who asks
+    /// in between is given another one.
+    pub async fn return_to_pool(mut self) {
+        if self.heard
+            && let Some(connection) = self.connection.take()
+        {
+            return_to_pool(connection).await;
+        }
     }
 
     /// Says that something is asked, on a line that may have served before.
-    pub fn asks(&mut self) {
+    pub fn mark_pending(&mut self) {
         self.heard = false;
     }
 
     /// Says that every question was answered, so that others can have the connection. Also after
     /// an error that the server itself told.
-    pub fn heard<T>(&mut self, answer: &sqlx::Result<T>) {
+    pub fn mark_answered<T>(&mut self, answer: &sqlx::Result<T>) {
         self.heard = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
     }
 }
 
-/// Limits a job on a [`Line`].
+/// Limits a job on a [`JobConnection`].
 ///
 /// # Errors
 /// The job's own, or that nobody answered in time.
@@ -65,7 +75,7 @@ pub fn is_silence(error: &sqlx::Error) -> bool {
     matches!(error, sqlx::Error::Io(io) if io.kind() == std::io::ErrorKind::TimedOut)
 }
 
-impl Deref for Line {
+impl Deref for JobConnection {
     type Target = PgConnection;
 
     #[expect(clippy::expect_used, reason = "only the drop takes it")]
@@ -74,14 +84,14 @@ impl Deref for Line {
     }
 }
 
-impl DerefMut for Line {
+impl DerefMut for JobConnection {
     #[expect(clippy::expect_used, reason = "only the drop takes it")]
     fn deref_mut(&mut self) -> &mut PgConnection {
         self.connection.as_mut().expect("it is there until the drop")
     }
 }
 
-impl Drop for Line {
+impl Drop for JobConnection {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else { return };
         let Ok(runtime) = Handle::try_current() else {
@@ -90,7 +100,7 @@ impl Drop for Line {
             return;
         };
         if self.heard {
-            runtime.spawn(give_back(connection));
+            runtime.spawn(return_to_pool(connection));
             return;
         }
         // Without a word of goodbye: nobody may be there to hear it.
@@ -98,7 +108,7 @@ impl Drop for Line {
         while let Some(mut idle) = self.pool.try_acquire() {
             runtime.spawn(async move {
                 match timeout(PULSE, idle.ping()).await {
-                    Ok(Ok(())) => give_back(idle).await,
+                    Ok(Ok(())) => return_to_pool(idle).await,
                     _ => drop(idle.detach()),
                 }
             });
@@ -107,6 +117,6 @@ impl Drop for Line {
 }
 
 /// What the pool does itself, with a limit.
-async fn give_back(mut connection: PoolConnection<Postgres>) {
+async fn return_to_pool(mut connection: PoolConnection<Postgres>) {
     let _ = timeout(ANSWER, connection.return_to_pool()).await;
 }
