@@ -1,6 +1,6 @@
 //! The database, and how a transaction begins in it.
 
-use latchwork_sql::postgres::{Line, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgPool};
 
@@ -59,7 +59,7 @@ impl PostgresStore {
         // it yet, so the next one is as good; each that fails is closed, so this ends.
         let mut left = self.pool.options().get_max_connections();
         loop {
-            let mut line = Line::open(&self.pool).await.map_err(error::driver)?;
+            let mut line = JobConnection::open(&self.pool).await.map_err(error::driver)?;
             match in_time(sqlx::raw_sql(begin).fetch_all(&mut *line)).await {
                 Ok(rows) => {
                     let now = rows.first().map(|row| row.try_get::<i64, _>(0));
