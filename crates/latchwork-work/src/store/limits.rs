@@ -68,6 +68,7 @@ pub(crate) struct LimitRow {
     pub(crate) held: i64,
     /// As the last proposal or claim has set it.
     pub(crate) max: i64,
+    pub(crate) ordered: bool,
 }
 
 impl LimitRow {
@@ -90,16 +91,23 @@ struct Change<'a> {
 }
 
 impl Session<'_> {
-    /// Makes limits, or brings them up to date.
+    /// Makes limits, or brings them up to date. Looks first: to write a row that is right already would
+    /// lock it all the same.
     pub(crate) async fn set_limits(
         &mut self,
         limits: &BTreeMap<LimitKey, (u32, bool)>,
     ) -> Result<()> {
-        if limits.is_empty() {
+        let known = self.limits(limits.keys()).await?;
+        let is_right = |(key, (max, ordered)): &(&LimitKey, &(u32, bool))| {
+            let row = known.get(*key);
+            row.is_some_and(|row| row.max == i64::from(*max) && row.ordered == *ordered)
+        };
+        let wrong: Vec<_> = limits.iter().filter(|limit| !is_right(limit)).collect();
+        if wrong.is_empty() {
             return Ok(());
         }
         // Sorted by key, as everywhere, so that two who do this at once do not wait for each other.
-        let rows: Vec<_> = (limits.iter())
+        let rows: Vec<_> = (wrong.into_iter())
             .map(|(key, (max, ordered))| SetLimit {
                 key: key.as_str(),
                 max: *max,
@@ -138,7 +146,8 @@ impl Session<'_> {
         let rows = self.fetch(sql, params![json(&keys)?]).await?;
         let row = |mut row: super::Cells| {
             let key = LimitKey(row.text()?);
-            Ok((key, LimitRow { held: row.int()?, max: row.opt_int()?.unwrap_or(i64::MAX) }))
+            let (held, max) = (row.int()?, row.opt_int()?.unwrap_or(i64::MAX));
+            Ok((key, LimitRow { held, max, ordered: row.int()? != 0 }))
         };
         rows.into_iter().map(row).collect()
     }

@@ -44,7 +44,7 @@ impl<'c> PostgresSession<'c> {
 
     fn connection(&mut self) -> &mut PgConnection {
         match &mut self.connection {
-            Connection::Own(line) => line,
+            Connection::Own(connection) => connection,
             Connection::Callers(connection) => connection,
         }
     }
@@ -81,14 +81,14 @@ impl<'c> PostgresSession<'c> {
     }
 
     async fn end(self, how: &'static str) -> Result<()> {
-        let Connection::Own(mut line) = self.connection else { return Ok(()) };
-        let ended = in_time(sqlx::raw_sql(how).execute(&mut *line)).await;
-        line.mark_answered(&ended);
+        let Connection::Own(mut connection) = self.connection else { return Ok(()) };
+        let ended = in_time(sqlx::raw_sql(how).execute(&mut *connection)).await;
+        connection.mark_answered(&ended);
         ended.map(|_| ()).map_err(error::driver)
     }
 }
 
-fn bind(params: Vec<Param>) -> Result<PgArguments> {
+pub(super) fn bind(params: Vec<Param>) -> Result<PgArguments> {
     use sqlx::Arguments;
     let mut values = PgArguments::default();
     for param in params {
@@ -101,7 +101,7 @@ fn bind(params: Vec<Param>) -> Result<PgArguments> {
     Ok(values)
 }
 
-fn cells(row: &PgRow) -> Result<Cells> {
+pub(super) fn cells(row: &PgRow) -> Result<Cells> {
     let cell = |column: &sqlx::postgres::PgColumn| {
         let at = column.ordinal();
         let raw = row.try_get_raw(at).map_err(error::driver)?;
