@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::held_box::HeldBox;
 use crate::renewal::{Renewal, Watchdog};
-use crate::{Held, Lease, Result};
+use crate::{Held, Lease, LeaseWatch, Result};
 
 /// A lease that is held, and released when the guard ends.
 ///
@@ -93,9 +93,20 @@ impl Guard {
     fn ended(&self, released: bool) -> Result<()> {
         self.mark_ended();
         if released {
+            self.mark_released();
             return Ok(());
         }
         Err(self.gone(self.locks.clock().now()))
+    }
+
+    /// A look at the lease for others, who may keep it.
+    pub fn watch(&self) -> LeaseWatch {
+        match &self.held {
+            Cell::Shared(held) => LeaseWatch::shared(held.clone()),
+            Cell::Own(held) => {
+                LeaseWatch::until(held.locks.clock(), held.trusted_until(), held.fence())
+            }
+        }
     }
 
     /// Ends the guard but not the lease, which can then be stored and
@@ -138,7 +149,11 @@ impl Drop for Guard {
         }
         if let Cell::Shared(held) = &self.held {
             held.stop_watchdog();
-            held.mark_lost(); // for whoever still looks
+            // For those who still look.
+            if !held.has_ended() && held.is_held() {
+                held.mark_released();
+            }
+            held.mark_lost();
         }
     }
 }

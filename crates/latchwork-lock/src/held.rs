@@ -32,6 +32,8 @@ pub struct Held {
     lost: AtomicBool,
     /// Given back or handed over: the guard's drop has nothing left to do.
     ended: AtomicBool,
+    /// Given back while it was held.
+    released: AtomicBool,
     /// Most leases are neither watched nor renewed: what that needs is made on first use.
     more: OnceLock<Box<More>>,
 }
@@ -96,6 +98,7 @@ impl Held {
             since: Moment::default(),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             more: OnceLock::new(),
         })
     }
@@ -296,6 +299,12 @@ impl Held {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// The caller gave it back, and not because it was lost.
+    #[inline]
+    pub(crate) fn mark_released(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+
     /// Keeps the watchdog for as long as the guard lives.
     pub(crate) fn keep_watchdog(&self, watchdog: Watchdog) {
         *self.more().watchdog.lock() = Some(watchdog);
@@ -313,9 +322,11 @@ impl Held {
         self.tell();
     }
 
-    /// Why the lease is gone: by time, if its time is over by our clock, else by somebody.
+    /// Why the lease is gone: given back; by time, if its time is over by our clock; else by somebody.
     pub(crate) fn gone(&self, now: Moment) -> Error {
-        if now >= self.expires() {
+        if self.released.load(Ordering::Relaxed) {
+            Error::released(self.key(), self.fence())
+        } else if now >= self.expires() {
             Error::expired(self.key(), self.fence())
         } else {
             Error::lost(self.key(), self.fence())
@@ -352,7 +363,7 @@ impl Held {
         }
     }
 
-    fn trusted_until(&self) -> Moment {
+    pub(crate) fn trusted_until(&self) -> Moment {
         self.term().trusted_until()
     }
 }

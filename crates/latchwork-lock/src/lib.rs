@@ -54,6 +54,7 @@ mod held;
 mod held_box;
 mod key;
 mod lease;
+mod lease_watch;
 mod locks;
 pub mod provider;
 mod providers;
@@ -78,6 +79,7 @@ pub use guard_set::GuardSet;
 pub use held::{Held, Refresh};
 pub use key::{Key, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
 pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
+pub use lease_watch::LeaseWatch;
 pub use locks::{DEFAULT_PREFIX, Locks};
 pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
 #[cfg(feature = "etcd")]

@@ -43,6 +43,9 @@ struct Labels {
     wrong: Option<Error>,
 }
 
+/// What suits the strategy `None`, where one key is asked for.
+pub(crate) const ONE_KEY: &str = "use `attempt`";
+
 /// One key is asked for.
 pub struct OneKey<S>(pub(crate) S);
 
@@ -241,16 +244,14 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         Ok(held)
     }
 
-    /// The strategy `None` has no guard to give.
+    /// The strategy `None` has no guard to give; what to do instead.
     #[inline]
-    pub(crate) fn needs_guard(&self) -> Result<()> {
+    pub(crate) fn needs_guard(&self, instead: &str) -> Result<()> {
         if self.config.strategy != LockStrategy::None {
             return Ok(());
         }
-        Err(Error::invalid_argument(
-            "strategy",
-            "`None` takes no lock, so there is no guard to give: use `attempt`",
-        ))
+        let reason = format!("`None` takes no lock, so there is no guard to give: {instead}");
+        Err(Error::invalid_argument("strategy", reason))
     }
 }
 
@@ -268,7 +269,7 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     #[expect(clippy::manual_async_fn, reason = "an async fn would move the request once more")]
     pub fn acquire(mut self) -> impl Future<Output = Result<Guard>> + use<'a, S> {
         async move {
-            self.needs_guard()?;
+            self.needs_guard(ONE_KEY)?;
             let held = self.question()?.ask().await??;
             Guard::renewing(held, self.renewal)
         }
@@ -316,7 +317,7 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     where
         Fut: Future<Output = T>,
     {
-        self.needs_guard()?;
+        self.needs_guard(ONE_KEY)?;
         let held = self.question()?.ask().await??;
         let (guard, held) = Guard::shared(held, self.renewal)?;
         let out = match self.on_loss {
