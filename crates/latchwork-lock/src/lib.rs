@@ -56,6 +56,7 @@ mod key;
 mod lease;
 mod lease_watch;
 mod locks;
+pub mod prelude;
 pub mod provider;
 mod providers;
 mod renewal;
