@@ -30,7 +30,9 @@ pub struct OlderContext {
 
 /// The user's hook.
 #[derive(Clone)]
-pub(crate) struct Migrate(Arc<dyn Fn(&mut OlderContext) -> Result<(), BoxError> + Send + Sync>);
+pub(crate) struct Migrate(Arc<Hook>);
+
+type Hook = dyn Fn(&mut OlderContext) -> Result<(), BoxError> + Send + Sync;
 
 impl Migrate {
     pub(crate) fn new(

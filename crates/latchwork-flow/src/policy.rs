@@ -43,8 +43,11 @@ pub struct Retry {
     pub first: Duration,
     /// The longest wait; a minute unless told.
     pub longest: Duration,
-    when: Option<Arc<dyn Fn(&Error) -> bool + Send + Sync>>,
+    when: Option<Arc<Suits>>,
 }
+
+/// Whether an error is one to try again after.
+type Suits = dyn Fn(&Error) -> bool + Send + Sync;
 
 impl Retry {
     /// So many attempts in all.

@@ -261,6 +261,8 @@ pub(crate) async fn play(part: &str) {
             println!("runs");
             runner.run_until(pending()).await.expect("it did well");
         }
+        "stale entity" => crate::stale::play(&inside, true).await,
+        "stale state" => crate::stale::play(&inside, false).await,
         other => panic!("no such part: {other}"),
     }
 }

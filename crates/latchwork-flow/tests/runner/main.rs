@@ -15,6 +15,7 @@ mod crash;
 mod duties;
 mod flaky;
 mod room;
+mod stale;
 mod stores;
 
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn main() {
     trials.extend(bounds::trials());
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
-    for (name, test) in crash::TESTS.iter().chain(bounds::TESTS) {
+    for (name, test) in crash::TESTS.iter().chain(bounds::TESTS).chain(stale::TESTS) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {
             block_on(async { test(Room::sqlite()).await });
             Ok(())
