@@ -59,3 +59,8 @@ pub async fn connect(url: &str) -> lock::Result<Locks> {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The examples of the flow guide.
+#[cfg(all(doctest, feature = "flow"))]
+#[doc = include_str!("../../../docs/flows.md")]
+pub struct FlowGuide;

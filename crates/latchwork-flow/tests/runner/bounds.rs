@@ -361,8 +361,7 @@ fn damage(text: &str, chance: &mut StdRng) -> String {
         json!("quarantined"),
     ];
     let mut place = &mut value;
-    loop {
-        let Some(fields) = place.as_object_mut().filter(|fields| !fields.is_empty()) else { break };
+    while let Some(fields) = place.as_object_mut().filter(|fields| !fields.is_empty()) {
         let index = chance.random_range(0..fields.len());
         let key = fields.keys().nth(index).expect("in range").clone();
         match chance.random_range(0..6) {

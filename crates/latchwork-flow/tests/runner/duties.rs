@@ -307,6 +307,7 @@ async fn no_action_begins_under_a_lock_that_ran_out() {
     let machine = world
         .machine()
         .lock_config(config)
+        .renew_lock_up_to(millis(0))
         .action(
             action_fn("slow", move |at: ActionContext<JsonState>| {
                 one.lock().extend(at.fence().map(|fence| fence.get()));
