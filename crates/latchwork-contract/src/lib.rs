@@ -20,7 +20,8 @@
 //! provider, and stands case by case in `matrix.txt`. A provider of your own is held to what it
 //! declares.
 //!
-//! A store of contexts is proven in the same way by [`flow`], with the feature `flow`.
+//! A store of contexts is proven in the same way by [`flow`], with the feature `flow`, and a database
+//! of orders by [`work`], with the feature `work`.
 //!
 //! Longer runs, with several processes and with kills, write a [`history`] each and have it
 //! checked afterwards: that is the [`torture`]. What a network does to a backend is done by a
@@ -44,3 +45,5 @@ pub mod process;
 pub mod proxy;
 #[cfg(all(feature = "lock", target_os = "linux"))]
 pub mod torture;
+#[cfg(feature = "work")]
+pub mod work;

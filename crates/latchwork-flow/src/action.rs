@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use latchwork_lock::{Fence, LeaseWatch, Moment};
+use latchwork_lock::{Fence, Held, Moment};
 use serde_json::Value;
 
 use crate::heartbeat::Pulse;
@@ -105,7 +105,7 @@ pub trait Action<S: State>: Send + Sync + 'static {
 pub struct ActionContext<S: State> {
     pub(crate) transition: Arc<TransitionContext<S>>,
     pub(crate) index: usize,
-    pub(crate) lease: Option<LeaseWatch>,
+    pub(crate) lease: Option<Arc<Held>>,
     pub(crate) attempt: u32,
     /// When it is dropped.
     pub(crate) limit: Moment,
@@ -144,7 +144,7 @@ impl<S: State> ActionContext<S> {
 
     /// The fence of the lock, to be sent with each write; none without a lock.
     pub fn fence(&self) -> Option<Fence> {
-        self.lease.as_ref().map(LeaseWatch::fence)
+        self.lease.as_ref().map(|lease| lease.fence())
     }
 
     /// Which attempt at this action this is, from 1: processes that died with it, and failures that
@@ -157,14 +157,14 @@ impl<S: State> ActionContext<S> {
     /// Whether the transition is still this process's: its lock can be trusted, its run-lease is not
     /// another's, and nobody has called it off.
     pub fn is_held(&self) -> bool {
-        self.lease.as_ref().is_none_or(LeaseWatch::is_held)
+        self.lease.as_ref().is_none_or(|lease| lease.is_held())
             && self.pulse.as_ref().is_none_or(|pulse| pulse.loss().is_none())
     }
 
     /// How long the action may still take: until its time limit, or the end of a lock that nobody
     /// renews. None without either.
     pub fn remaining(&self) -> Option<Duration> {
-        let lock = self.lease.as_ref().map(LeaseWatch::remaining);
+        let lock = self.lease.as_ref().map(|lease| lease.remaining());
         let now = self.transition.machine.clock.now();
         let limit = Some(self.limit).filter(|at| *at != Moment::NEVER).map(|at| at.since(now));
         lock.into_iter().chain(limit).min()

@@ -111,18 +111,12 @@ pub trait Clock: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
-static SHARED: std::sync::LazyLock<Arc<dyn Clock>> =
-    std::sync::LazyLock::new(|| Arc::new(SystemClock));
-
 impl SystemClock {
     /// The system clock behind the pointer that [`Locks`](crate::Locks) and providers keep.
     pub fn shared() -> Arc<dyn Clock> {
+        static SHARED: std::sync::LazyLock<Arc<dyn Clock>> =
+            std::sync::LazyLock::new(|| Arc::new(SystemClock));
         SHARED.clone()
-    }
-
-    /// Whether a clock is this one, so that nobody need keep a pointer to it.
-    pub(crate) fn is(clock: &Arc<dyn Clock>) -> bool {
-        Arc::ptr_eq(clock, &SHARED)
     }
 }
 

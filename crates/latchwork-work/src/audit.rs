@@ -63,6 +63,15 @@ impl std::fmt::Debug for EventHash {
     }
 }
 
+impl std::str::FromStr for EventHash {
+    type Err = crate::Error;
+
+    fn from_str(text: &str) -> crate::Result<Self> {
+        let bytes = hex::decode(text).ok().and_then(|bytes| EventHash::from_bytes(&bytes));
+        bytes.ok_or_else(|| crate::Error::invalid("hash", "a hash has 64 hexadecimal digits"))
+    }
+}
+
 impl Serialize for EventHash {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -1,6 +1,8 @@
 //! One error type, with a code that is the same in Rust, HTTP and the shell.
 
-use crate::Violation;
+use std::time::Duration;
+
+use crate::{ItemId, LeaseId, OrderId, OrderState, Violation};
 
 /// The result of an operation of the work layer.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -107,6 +109,101 @@ pub enum ErrorKind {
         /// Its error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// There is no such order.
+    #[error("there is no order {id}; it may have been pruned")]
+    #[non_exhaustive]
+    OrderNotFound {
+        /// Its id.
+        id: OrderId,
+    },
+    /// There is no such item.
+    #[error("there is no item {id}; its order may have been pruned")]
+    #[non_exhaustive]
+    ItemNotFound {
+        /// Its id.
+        id: ItemId,
+    },
+    /// The lease is over: it ran out, was given back, or the item was submitted or taken back.
+    #[error("the lease {id} is over: {reason}; check out an item again")]
+    #[non_exhaustive]
+    LeaseExpired {
+        /// The lease.
+        id: LeaseId,
+        /// What became of it, as far as it is known.
+        reason: &'static str,
+    },
+    /// The lease belongs to another agent.
+    #[error("the lease {id} belongs to another agent; use the lease of your own checkout")]
+    #[non_exhaustive]
+    LeaseForeign {
+        /// The lease.
+        id: LeaseId,
+    },
+    /// The order was changed by somebody else since it was read.
+    #[error("the {entity} was changed by somebody else meanwhile; read it again and decide anew")]
+    #[non_exhaustive]
+    Conflict {
+        /// "order" or "item".
+        entity: &'static str,
+    },
+    /// The order is in no state for this.
+    #[error("the order is {state}: {reason}")]
+    #[non_exhaustive]
+    OrderState {
+        /// The state that it is in.
+        state: OrderState,
+        /// Why that does not do, and what to do.
+        reason: &'static str,
+    },
+    /// Another live order has the same `unique_key`.
+    #[error(
+        "the order {existing} of type {order_type:?} has the unique key {key:?}, and it is live"
+    )]
+    #[non_exhaustive]
+    UniqueConflict {
+        /// The type.
+        order_type: String,
+        /// The key.
+        key: String,
+        /// The order that has it.
+        existing: OrderId,
+    },
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request of {scope}; take a fresh key")]
+    #[non_exhaustive]
+    IdempotencyConflict {
+        /// The operation.
+        scope: &'static str,
+    },
+    /// A request with this idempotency key is under way.
+    #[error("a request with this idempotency key is under way; ask again in {} s", retry_after.as_secs())]
+    #[non_exhaustive]
+    IdempotencyInFlight {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The store did not answer, or could not serve now.
+    #[error("the work store {store} is unavailable: {message}")]
+    #[non_exhaustive]
+    StoreUnavailable {
+        /// Which store.
+        store: &'static str,
+        /// What it said, and what to do.
+        message: String,
+        /// The driver's error.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
+    /// The store refuses, and an operator has to act.
+    #[error("the work store {store} failed: {message}")]
+    #[non_exhaustive]
+    StoreBackend {
+        /// Which store.
+        store: &'static str,
+        /// What it said, and what to do.
+        message: String,
+        /// The driver's error.
+        source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    },
     /// Another argument is not legal.
     #[error("invalid {name}: {reason}")]
     #[non_exhaustive]
@@ -120,7 +217,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 7] = [
+    pub const CODES: [(&'static str, &'static str, bool); 18] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
@@ -128,6 +225,17 @@ impl Error {
         ("too_large", "a payload, input or result is over the limit of its order type", false),
         ("plan_empty", "the order type planned no items", false),
         ("order_type_failed", "the code of an order type failed", false),
+        ("order_not_found", "there is no order with this id", false),
+        ("item_not_found", "there is no item with this id", false),
+        ("lease_expired", "the lease on an item is over", false),
+        ("lease_foreign", "the lease on an item belongs to another agent", false),
+        ("conflict", "an order or item was changed by somebody else meanwhile", true),
+        ("order_state", "the order is in no state for this operation", false),
+        ("unique_conflict", "another live order has the same unique key", false),
+        ("idempotency_conflict", "the idempotency key was used for another request", false),
+        ("idempotency_in_flight", "a request with this idempotency key is under way", true),
+        ("work_store_unavailable", "the store of orders did not answer or cannot serve now", true),
+        ("work_store_backend", "the store of orders refuses, and an operator has to act", false),
     ];
 
     /// What went wrong.
@@ -147,13 +255,35 @@ impl Error {
             ErrorKind::TooLarge { .. } => "too_large",
             ErrorKind::PlanEmpty { .. } => "plan_empty",
             ErrorKind::OrderTypeFailed { .. } => "order_type_failed",
+            ErrorKind::OrderNotFound { .. } => "order_not_found",
+            ErrorKind::ItemNotFound { .. } => "item_not_found",
+            ErrorKind::LeaseExpired { .. } => "lease_expired",
+            ErrorKind::LeaseForeign { .. } => "lease_foreign",
+            ErrorKind::Conflict { .. } => "conflict",
+            ErrorKind::OrderState { .. } => "order_state",
+            ErrorKind::UniqueConflict { .. } => "unique_conflict",
+            ErrorKind::IdempotencyConflict { .. } => "idempotency_conflict",
+            ErrorKind::IdempotencyInFlight { .. } => "idempotency_in_flight",
+            ErrorKind::StoreUnavailable { .. } => "work_store_unavailable",
+            ErrorKind::StoreBackend { .. } => "work_store_backend",
             ErrorKind::InvalidArgument { .. } => "invalid_argument",
         }
     }
 
     /// Whether the same call may succeed later without anybody changing anything.
     pub fn is_temporary(&self) -> bool {
-        false
+        let code = self.code();
+        Self::CODES.iter().any(|(known, _, temporary)| *known == code && *temporary)
+    }
+
+    pub(crate) fn invalid(name: &'static str, reason: impl Into<String>) -> Self {
+        ErrorKind::InvalidArgument { name, reason: reason.into() }.into()
+    }
+
+    /// A row that no program of ours has written.
+    pub(crate) fn damaged(what: impl std::fmt::Display) -> Self {
+        let message = format!("what is stored cannot be read ({what}); restore the row");
+        ErrorKind::StoreBackend { store: "work", message, source: None }.into()
     }
 }
 

@@ -74,6 +74,11 @@ id!(
     "item"
 );
 id!(
+    /// Names a lease.
+    LeaseId,
+    "lease"
+);
+id!(
     /// Names an event.
     EventId,
     "event"

@@ -155,10 +155,10 @@ async fn l14_finish_lets_it_finish(f: Fixture) {
 async fn l14_what_was_released_says_so(f: Fixture) {
     let locks = f.open().await;
     let ended = locks.lock(f.key("a")).run(|held| async { held }).await.expect("it ran");
-    let mut guard = locks.lock(f.key("b")).acquire().await.expect("a free key");
+    let guard = locks.lock(f.key("b")).acquire().await.expect("a free key");
     let released = guard.share();
     guard.release().await.expect("held");
-    let mut guard = locks.lock(f.key("c")).acquire().await.expect("a free key");
+    let guard = locks.lock(f.key("c")).acquire().await.expect("a free key");
     let dropped = guard.share();
     drop(guard);
     for held in [ended, released, dropped] {

@@ -68,7 +68,7 @@ impl<S: State> StateWorker<S> {
         let at = ActionContext {
             transition: self.context.clone(),
             index,
-            lease: self.guard.as_ref().map(|guard| guard.watch()),
+            lease: self.guard.as_ref().map(|guard| guard.share()),
             attempt,
             limit: deadline,
             pulse: pulse.cloned(),

@@ -1,0 +1,25 @@
+//! W1 to W20 over any database of the work layer.
+//!
+//! ```no_run
+//! use latchwork_contract::work::{TestBackend, main, suite};
+//!
+//! main(vec![suite("sqlite", async || {
+//!     TestBackend::new("sqlite:///tmp/a-fresh-file.db")
+//! })]);
+//! ```
+
+mod backend;
+mod case;
+mod cases;
+mod fixture;
+mod runner;
+
+mod w01_moves;
+mod w03_claims;
+mod w04_leases;
+
+pub use backend::{Suite, TestBackend, missing, suite};
+pub use case::Case;
+pub use cases::cases;
+pub use fixture::Fixture;
+pub use runner::{main, trials};

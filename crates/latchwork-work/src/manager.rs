@@ -1,0 +1,168 @@
+//! The front door of the work layer.
+
+mod builder;
+mod checkout;
+mod claim;
+mod client;
+mod follow;
+mod heartbeat;
+mod lease_end;
+mod lookup;
+mod maintenance;
+mod operator;
+mod propose;
+mod seal;
+mod submit;
+mod transition;
+mod wake;
+
+use std::sync::Arc;
+
+use crate::store::Store;
+use crate::{Actor, OrderTypes, TransitionTables};
+
+pub use builder::WorkManagerBuilder;
+pub use checkout::{CheckedOut, Checkout, HeldBack};
+pub use client::{Answer, WorkClient};
+pub use lease_end::Failure;
+pub use lookup::{Agent, ItemDetails, ItemResult, OrderDetails, StateCount, Timeline};
+pub use maintenance::{Maintenance, MaintenanceReport, MaintenanceSettings};
+pub use propose::Notice;
+pub use seal::{Sealed, Verification};
+pub use submit::{Submission, Submitted};
+pub use transition::EventNote;
+pub(crate) use wake::Groups;
+
+/// Orders and items in a database: programs, people and AI agents move shared state together.
+///
+/// Clones share the database. An actor works through [`client`](Self::client).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use latchwork_work::{Actor, Checkout, DynamicOrderType, OrderTypes, Proposal, Submission, WorkManager};
+/// use serde_json::json;
+///
+/// # let dir = tempfile::tempdir()?;
+/// # let url = format!("sqlite://{}", dir.path().join("work.db").display());
+/// let mut types = OrderTypes::new();
+/// types.add_dynamic(DynamicOrderType::new("translation"))?;
+/// let work = WorkManager::builder(types).connect(&url).await?;
+///
+/// let ada = work.client(Actor::user("ada")?);
+/// let order = ada.propose(Proposal::new("translation", json!({"text": "hello"}))).await?.order;
+///
+/// let agent = work.client(Actor::agent("agent-1")?);
+/// let lease = agent.checkout(Checkout::any()).await?.leases.remove(0);
+/// agent.submit(Submission::new(&lease, json!({"text": "hallo"}))).await?;
+/// assert_eq!(work.order(order.id).await?.order.state.as_str(), "submitted");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct WorkManager {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) types: OrderTypes,
+    pub(crate) tables: TransitionTables,
+    pub(crate) max_leases_per_agent: Option<u32>,
+    pub(crate) wake: wake::Wake,
+    /// For waiting only: leases are judged by the store's clock.
+    pub(crate) clock: Arc<dyn latchwork_lock::Clock>,
+    /// When this process last opened what had become due.
+    pub(crate) promoted_at: parking_lot::Mutex<latchwork_lock::Moment>,
+}
+
+impl WorkManager {
+    /// Begins a manager for these order types.
+    pub fn builder(types: OrderTypes) -> WorkManagerBuilder {
+        WorkManagerBuilder::new(types)
+    }
+
+    /// What an actor can do.
+    pub fn client(&self, actor: Actor) -> WorkClient {
+        WorkClient::new(self.clone(), actor)
+    }
+
+    /// The order types that it knows.
+    pub fn types(&self) -> &OrderTypes {
+        &self.inner.types
+    }
+
+    /// The transition tables in force.
+    pub fn tables(&self) -> &TransitionTables {
+        &self.inner.tables
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.inner.store
+    }
+
+    /// Closes the connections. Waiting checkouts end with an error.
+    pub async fn close(&self) {
+        self.inner.wake.close();
+        match &self.inner.store {
+            #[cfg(feature = "sqlite")]
+            Store::Sqlite(store) => store.close().await,
+            #[cfg(feature = "postgres")]
+            Store::Postgres(store) => store.pool().close().await,
+        }
+    }
+}
+
+impl std::fmt::Debug for WorkManager {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkManager").finish_non_exhaustive()
+    }
+}
+
+/// How often a transaction begins anew that met another one.
+pub(crate) const TRIES: u32 = 10;
+
+/// One transaction: the block's value once it is committed. It begins anew where two transactions met
+/// and neither has changed anything.
+macro_rules! transact {
+    ($manager:expr, $session:ident => $body:block) => {{
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut session = $manager.store().begin().await?;
+            let done: $crate::Result<_> = async {
+                let $session = &mut session;
+                $body
+            }
+            .await;
+            let done = match done {
+                Ok(value) => session.commit().await.map(|()| value),
+                Err(error) => {
+                    let _ = session.rollback().await;
+                    Err(error)
+                }
+            };
+            match done {
+                Err(error)
+                    if tries < $crate::manager::TRIES
+                        && matches!(error.kind(), $crate::ErrorKind::Conflict { .. }) => {}
+                done => break done,
+            }
+        }
+    }};
+}
+
+/// One transaction that only reads.
+macro_rules! read {
+    ($manager:expr, $session:ident => $body:block) => {{
+        let mut session = $manager.store().begin_read().await?;
+        let done: $crate::Result<_> = async {
+            let $session = &mut session;
+            $body
+        }
+        .await;
+        let _ = session.rollback().await;
+        done
+    }};
+}
+
+pub(crate) use {read, transact};

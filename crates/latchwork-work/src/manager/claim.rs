@@ -1,0 +1,412 @@
+//! One claim: picks open items, counts them for their limits, and leases them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{CheckedOut, Checkout, HeldBack, WorkClient, transact};
+use crate::store::{
+    AGENT, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom, ResultRow,
+    Session, TYPE,
+};
+use crate::{EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState, Result};
+
+/// What one transaction of a claim did.
+#[derive(Default)]
+pub(super) struct Round {
+    pub(super) leases: Vec<Lease>,
+    /// The limits that held something back.
+    held_back: BTreeMap<LimitKey, LimitRow>,
+    /// Types at their limit, which the next round need not look at.
+    full_types: Vec<String>,
+    /// Orders that should follow their items.
+    pub(super) follow: BTreeSet<OrderId>,
+    /// Whether more of what is open might be leased by another round.
+    more: bool,
+}
+
+/// So many transactions a claim takes at most, where limits hold much back.
+const ROUNDS: usize = 16;
+
+/// So many expired leases a claim takes back itself when a limit holds it up.
+const RECLAIMED: i64 = 16;
+
+impl WorkClient {
+    /// Leases what can be leased now.
+    ///
+    /// What a limit holds back is put aside and the next items are looked at, in a transaction of its
+    /// own: limits are locked in one order, and a second look would break it.
+    pub(super) async fn claim(&self, checkout: &Checkout) -> Result<CheckedOut> {
+        let mut all = self.claim_plainly(checkout).await?;
+        let wanted = checkout.limit.unwrap_or(1) as usize;
+        for _ in 0..ROUNDS {
+            if all.leases.len() >= wanted {
+                break;
+            }
+            let mut rest = checkout.clone();
+            rest.limit = u32::try_from(wanted - all.leases.len()).ok();
+            let full = all.full_types.clone();
+            let round = transact!(self.manager, session => {
+                self.claim_round(session, &rest, &full).await
+            })?;
+            all.leases.extend(round.leases);
+            // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
+            // one had the limit locked, and whoever changes such an item may wait for it.
+            let mut reclaimed = false;
+            for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
+                reclaimed |= self.reclaim_of(limit).await?;
+            }
+            all.held_back.extend(round.held_back);
+            all.full_types.extend(round.full_types);
+            all.follow.extend(round.follow);
+            if !round.more && !reclaimed {
+                break;
+            }
+        }
+        self.manager.follow_all(std::mem::take(&mut all.follow)).await;
+        Ok(all.into_answer())
+    }
+
+    pub(super) async fn claim_round(
+        &self,
+        session: &mut Session<'_>,
+        checkout: &Checkout,
+        full_types: &[String],
+    ) -> Result<Round> {
+        let mut round = Round::default();
+        session.promote().await?;
+        let types = self.wanted_types(checkout);
+        let types = types.into_iter().filter(|name| !full_types.iter().any(|full| full == name));
+        let types: Vec<_> = types.collect();
+        let mut room = checkout.limit.unwrap_or(1) as usize;
+        let agent = LimitKey::agent(self.agent()?);
+        if let Some(max) = self.manager.inner.max_leases_per_agent {
+            session.set_limits(&BTreeMap::from([(agent.clone(), (max, false))])).await?;
+            let held = session.limits([&agent]).await?;
+            let held = held.get(&agent).map_or(0, |row| row.held);
+            let free = usize::try_from(i64::from(max) - held).unwrap_or(0);
+            room = room.min(free);
+            if free == 0 {
+                round.held_back.insert(agent, LimitRow { held, max: max.into(), ordered: false });
+                return Ok(round);
+            }
+        }
+        let picked = pick(session, checkout, &types, room).await?;
+        if picked.is_empty() {
+            return Ok(round);
+        }
+        let states: BTreeMap<ItemId, OrderState> = picked.iter().copied().collect();
+        let ids: Vec<_> = picked.iter().map(|(id, _)| *id).collect();
+        let mut items = session.items(&ids).await?;
+        items.sort_by_key(|item| ids.iter().position(|id| *id == item.id));
+        let admitted = self.admit(session, items, agent, &mut round).await?;
+        // A limit held some back: others behind them may be free.
+        round.more |= admitted.len() < ids.len();
+        self.lease(session, admitted, &states, &mut round).await?;
+        Ok(round)
+    }
+
+    /// Those of the items that their limits let in; counts them.
+    async fn admit(
+        &self,
+        session: &mut Session<'_>,
+        items: Vec<Item>,
+        agent: LimitKey,
+        round: &mut Round,
+    ) -> Result<Vec<(Item, i64)>> {
+        let mut limits = BTreeMap::new();
+        let with_agent = self.manager.inner.max_leases_per_agent;
+        for item in &items {
+            if let Some(max) = self.max_of_type(&item.item_type) {
+                limits.insert(LimitKey::order_type(&item.item_type), (max, false));
+            }
+        }
+        session.set_limits(&limits).await?;
+        let mut keys: BTreeSet<LimitKey> = limits.into_keys().collect();
+        keys.extend(items.iter().filter_map(|item| item.concurrency.as_ref()).map(LimitKey::from));
+        keys.extend(with_agent.map(|_| agent.clone()));
+        if keys.is_empty() {
+            return Ok(items.into_iter().map(|item| (item, 0)).collect());
+        }
+        let mut rows = session.lock_limits(&keys).await?;
+        let (mut admitted, mut changes) = (Vec::new(), BTreeMap::new());
+        let mut full = BTreeSet::new();
+        for item in items {
+            let order_type = LimitKey::order_type(&item.item_type);
+            let lane = item.concurrency.as_ref().map(LimitKey::from);
+            let of = [(Some(agent.clone()), AGENT), (Some(order_type), TYPE), (lane, LANE)];
+            let of = of.into_iter().filter_map(|(key, flag)| Some((key?, flag)));
+            let of: Vec<_> = of.filter(|(key, _)| rows.contains_key(key)).collect();
+            let reached = of.iter().find(|(key, _)| rows.get(key).is_some_and(LimitRow::is_full));
+            if let Some((key, flag)) = reached {
+                if *flag == TYPE {
+                    round.full_types.push(item.item_type.clone());
+                }
+                full.insert(key.clone());
+                continue;
+            }
+            let mut counted = 0;
+            for (key, flag) in of {
+                counted |= flag;
+                *changes.entry(key.clone()).or_default() += 1;
+                if let Some(row) = rows.get_mut(&key) {
+                    row.held += 1;
+                }
+            }
+            admitted.push((item, counted));
+        }
+        session.change_limits(&changes).await?;
+        for key in &full {
+            if let Some(row) = rows.get(key) {
+                round.held_back.insert(key.clone(), row.clone());
+            }
+        }
+        let lanes = full.iter().filter(|key| key.is_lane()).map(|key| key.as_str().to_owned());
+        session.rebalance(&lanes.collect::<Vec<_>>()).await?;
+        Ok(admitted)
+    }
+
+    fn max_of_type(&self, name: &str) -> Option<u32> {
+        self.manager.types().get(name).ok()?.settings().max_leases
+    }
+
+    /// Takes back what a limit's dead agents hold.
+    async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of(limit, RECLAIMED).await?;
+            if expired.is_empty() {
+                return Ok(Vec::new());
+            }
+            let items = session.lock_free_items(&expired).await?;
+            self.manager.reclaim_items(session, items).await
+        })?;
+        let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
+        self.manager.follow_all(orders).await;
+        Ok(!reclaimed.is_empty())
+    }
+
+    async fn lease(
+        &self,
+        session: &mut Session<'_>,
+        admitted: Vec<(Item, i64)>,
+        states: &BTreeMap<ItemId, OrderState>,
+        round: &mut Round,
+    ) -> Result<()> {
+        if admitted.is_empty() {
+            return Ok(());
+        }
+        let (agent, now) = (self.agent()?.to_owned(), session.now());
+        let ids: Vec<_> = admitted.iter().map(|(item, _)| item.id).collect();
+        let mut inputs = session.inputs(&ids).await?;
+        let with_past =
+            admitted.iter().filter(|(item, _)| item.results > 0 || item.error.is_some());
+        let with_past: Vec<_> = with_past.map(|(item, _)| item.id).collect();
+        let results = match with_past.is_empty() {
+            true => Vec::new(),
+            false => session.results(&with_past).await?,
+        };
+        let mut edits = Vec::with_capacity(admitted.len());
+        for (item, counted) in admitted {
+            let settings = self.manager.settings_of(&item);
+            let lease = NewLease {
+                id: LeaseId::new(now),
+                agent: agent.clone(),
+                ttl: settings.lease_ttl,
+                heartbeat_every: settings.heartbeat_every,
+                counted,
+            };
+            let row = LeaseRow {
+                id: lease.id,
+                item_id: item.id,
+                order_id: item.order_id,
+                order_type: item.item_type.clone(),
+                agent: agent.clone(),
+                fence: item.fence + 1,
+                heartbeat_every: crate::store::span(lease.heartbeat_every),
+                leased_at: now,
+                expires_at: now + lease.ttl,
+                heartbeat_at: now,
+                heartbeat_event_at: now,
+            };
+            if states.get(&item.id) == Some(&OrderState::Queued) {
+                round.follow.insert(item.order_id);
+            }
+            let payload = json!({"lease_id": lease.id, "fence": row.fence,
+                "lease_expires_at": row.expires_at, "attempt": item.attempts + 1});
+            let mut edit = ItemEdit::new(item);
+            let note = self.note().payload(payload).event(EventType::Leased);
+            edit.lease(self.manager.tables(), lease, note, now)?;
+            let input = inputs.remove(&row.item_id).unwrap_or_default();
+            let result = results.iter().find(|result| result.item_id == row.item_id);
+            round.leases.push(lease_of(&row, edit.item(), input, result));
+            edits.push(edit);
+        }
+        session.write_items(edits).await?;
+        Ok(())
+    }
+}
+
+impl Round {
+    pub(super) fn into_answer(self) -> CheckedOut {
+        let held_back = |(key, row): (LimitKey, LimitRow)| HeldBack {
+            limit: key.into_text(),
+            held: u32::try_from(row.held).unwrap_or(0),
+            max: u32::try_from(row.max).unwrap_or(u32::MAX),
+        };
+        CheckedOut {
+            leases: self.leases,
+            held_back: self.held_back.into_iter().map(held_back).collect(),
+        }
+    }
+}
+
+/// Open items in the order of their turn, over several types.
+async fn pick(
+    session: &mut Session<'_>,
+    checkout: &Checkout,
+    types: &[&str],
+    room: usize,
+) -> Result<Vec<(ItemId, OrderState)>> {
+    let min_priority = checkout.min_priority.map_or(i64::MIN, i64::from);
+    let meta = checkout.meta.as_ref();
+    let base = Pick { from: PickFrom::Type(""), min_priority, before: None, meta, limit: room };
+    if let Some(order) = checkout.order {
+        let pick = Pick { from: PickFrom::Order(order), ..base };
+        return session.pick(&pick).await;
+    }
+    if let [only] = types {
+        return session.pick(&Pick { from: PickFrom::Type(only), ..base }).await;
+    }
+    // From the type whose first item is the most urgent, up to where the next type's turn comes, and so
+    // on; then without that bound, for what others have locked or the meta has left out.
+    let heads = session.heads(types).await?;
+    let mut picked: Vec<(ItemId, OrderState)> = Vec::new();
+    for bounded in [true, false] {
+        for (n, head) in heads.iter().enumerate() {
+            let next = heads.get(n + 1).filter(|_| bounded);
+            let before = next.map(|next| (next.priority, next.queued_at));
+            let pick = Pick { from: PickFrom::Type(&head.order_type), before, ..base.clone() };
+            // What this transaction has locked already is found again.
+            let found = session.pick(&pick).await?.into_iter();
+            let fresh = found.filter(|(id, _)| !picked.iter().any(|(had, _)| had == id));
+            let fresh: Vec<_> = fresh.take(room - picked.len()).collect();
+            picked.extend(fresh);
+            if picked.len() == room {
+                return Ok(picked);
+            }
+        }
+    }
+    Ok(picked)
+}
+
+/// A lease as its agent sees it.
+pub(super) fn lease_of(
+    row: &LeaseRow,
+    item: &Item,
+    input: Value,
+    result: Option<&ResultRow>,
+) -> Lease {
+    let previous = (result.is_some() || item.error.is_some())
+        .then(|| json!({"result": result.map(|result| &result.result), "error": item.error}));
+    Lease {
+        id: row.id,
+        item_id: row.item_id,
+        order_id: row.order_id,
+        order_type: row.order_type.clone(),
+        input,
+        agent: row.agent.clone(),
+        fence: row.fence,
+        attempt: item.attempts,
+        max_attempts: item.max_attempts,
+        expires_at: row.expires_at,
+        heartbeat_every: Duration::from_micros(row.heartbeat_every.unsigned_abs()),
+        previous,
+    }
+}
+
+/// How often a process that claims by single statements opens what has become due.
+#[cfg(feature = "postgres")]
+const PROMOTE_EVERY: Duration = Duration::from_millis(100);
+
+/// The claim by one statement.
+#[cfg(feature = "postgres")]
+impl WorkClient {
+    /// Leases items by one statement where no limit can count: of one type without a limit, by an agent
+    /// without one. What it does not find, the general way may.
+    async fn claim_plainly(&self, checkout: &Checkout) -> Result<Round> {
+        use crate::stores::postgres::PlainClaim;
+        let mut round = Round::default();
+        let inner = &self.manager.inner;
+        let crate::store::Store::Postgres(store) = &inner.store else { return Ok(round) };
+        let types = self.wanted_types(checkout);
+        let [order_type] = types[..] else { return Ok(round) };
+        let settings = self.manager.types().get(order_type)?.settings();
+        let limited = inner.max_leases_per_agent.is_some() || settings.max_leases.is_some();
+        if limited || checkout.order.is_some() || !store.has_scripts() {
+            return Ok(round);
+        }
+        self.promote_now_and_then().await?;
+        let agent = self.agent()?;
+        let claim = PlainClaim {
+            order_type,
+            min_priority: checkout.min_priority.map_or(i64::MIN, i64::from),
+            meta: checkout.meta.as_ref().map(crate::store::json).transpose()?,
+            agent,
+            ttl: settings.lease_ttl,
+            heartbeat_every: settings.heartbeat_every,
+            limit: checkout.limit.unwrap_or(1) as usize,
+            provenance: &self.provenance,
+            step: self.manager.tables().item_move(ItemState::Queued, ItemState::Leased)?,
+        };
+        let leased = store.claim(&claim, inner.clock.wall()).await?;
+        let with_past = leased.iter().filter(|one| one.item.results > 0);
+        let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
+        let results = match with_past.is_empty() {
+            true => Vec::new(),
+            false => super::read!(self.manager, session => { session.results(&with_past).await })?,
+        };
+        for one in leased {
+            if one.order_state == OrderState::Queued {
+                round.follow.insert(one.item.order_id);
+            }
+            let row = LeaseRow {
+                id: one.id,
+                item_id: one.item.id,
+                order_id: one.item.order_id,
+                order_type: order_type.to_owned(),
+                agent: agent.to_owned(),
+                fence: one.item.fence,
+                heartbeat_every: crate::store::span(settings.heartbeat_every),
+                leased_at: one.leased_at,
+                expires_at: one.leased_at + settings.lease_ttl,
+                heartbeat_at: one.leased_at,
+                heartbeat_event_at: one.leased_at,
+            };
+            let result = results.iter().find(|result| result.item_id == row.item_id);
+            round.leases.push(lease_of(&row, &one.item, one.input, result));
+        }
+        Ok(round)
+    }
+
+    /// A retry that has become due has its turn before what is less urgent.
+    async fn promote_now_and_then(&self) -> Result<()> {
+        let inner = &self.manager.inner;
+        let now = inner.clock.now();
+        {
+            let mut last = inner.promoted_at.lock();
+            if now < last.after(PROMOTE_EVERY) {
+                return Ok(());
+            }
+            *last = now;
+        }
+        transact!(self.manager, session => { session.promote().await })
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl WorkClient {
+    async fn claim_plainly(&self, _: &Checkout) -> Result<Round> {
+        Ok(Round::default())
+    }
+}

@@ -1,0 +1,132 @@
+//! What one actor does.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::WorkManager;
+use crate::store::{IdempotencyKey, Note};
+use crate::{Actor, ActorType, Error, Provenance, Result};
+
+/// What one actor can do: propose, check out, submit and the rest.
+///
+/// Every operation is one transaction: it has happened with all of its events, or nothing of it has.
+/// Operations are cancel safe in that sense: a future that is dropped before its end leaves the
+/// operation done or not done, never half done.
+#[derive(Clone, Debug)]
+pub struct WorkClient {
+    pub(super) manager: WorkManager,
+    pub(super) actor: Actor,
+    pub(super) provenance: Provenance,
+    key: Option<String>,
+}
+
+/// An answer, and whether it was stored by an earlier request with the same idempotency key.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer<T> {
+    /// The answer.
+    pub value: T,
+    /// Whether it is that of an earlier request.
+    pub replayed: bool,
+}
+
+/// The longest idempotency key, in bytes.
+const MAX_KEY: usize = 255;
+
+impl WorkClient {
+    pub(super) fn new(manager: WorkManager, actor: Actor) -> Self {
+        WorkClient { manager, actor, provenance: Provenance::default(), key: None }
+    }
+
+    /// Who it is.
+    pub fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
+    /// Where the requests come from; kept with their events.
+    #[must_use]
+    pub fn provenance(mut self, provenance: Provenance) -> Self {
+        self.provenance = provenance;
+        self
+    }
+
+    /// The next operation has its effect once, however often it is sent with this key (W9).
+    ///
+    /// The same request gets the stored answer, for a day; another request with the key is
+    /// [`IdempotencyConflict`](crate::ErrorKind::IdempotencyConflict). A key belongs to the actor and
+    /// the operation. Refusals are not stored: they may be sent again.
+    #[must_use]
+    pub fn idempotent(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The key of a request, if there is one.
+    pub(super) fn key(
+        &self,
+        scope: &'static str,
+        request: &impl Serialize,
+    ) -> Result<Option<IdempotencyKey>> {
+        let Some(key) = &self.key else { return Ok(None) };
+        if key.is_empty() || key.len() > MAX_KEY || key.chars().any(char::is_control) {
+            let reason = format!("it has 1 to {MAX_KEY} bytes and no control characters");
+            return Err(Error::invalid("idempotency key", reason));
+        }
+        IdempotencyKey::new(self.actor.to_string(), scope, key.clone(), request).map(Some)
+    }
+
+    /// The answer of an earlier request with the same key: asked before a request is checked, since
+    /// what it was about may have changed by its own effect.
+    pub(super) async fn replay<T: DeserializeOwned>(
+        &self,
+        key: &Option<IdempotencyKey>,
+    ) -> Result<Option<Answer<T>>> {
+        let Some(key) = key else { return Ok(None) };
+        let found = super::read!(self.manager, session => { session.stored_answer(key).await })?;
+        Ok(found.map(|value| Answer { value, replayed: true }))
+    }
+
+    pub(super) fn note(&self) -> Note {
+        Note::by(&self.actor).provenance(&self.provenance)
+    }
+
+    /// The name under which it leases items.
+    pub(super) fn agent(&self) -> Result<&str> {
+        match (&self.actor.actor_type, &self.actor.id) {
+            (ActorType::Agent, Some(id)) => Ok(id),
+            _ => Err(Error::invalid("actor", "only an agent leases items: take Actor::agent(…)")),
+        }
+    }
+}
+
+/// Refuses text that a database cannot keep.
+pub(super) fn check_text(name: &'static str, text: &str, max: usize) -> Result<()> {
+    if text.len() > max {
+        return Err(Error::invalid(name, format!("it has more than {max} bytes")));
+    }
+    if text.contains('\0') {
+        return Err(Error::invalid(name, "it holds a NUL character, which no database keeps"));
+    }
+    Ok(())
+}
+
+/// An idempotent operation inside a transaction: takes the key, does it, stores the answer.
+macro_rules! once {
+    ($session:ident, $key:expr, $body:block) => {{
+        match $key {
+            None => {
+                let value = $body;
+                Ok(Answer { value, replayed: false })
+            }
+            Some(key) => match $session.take_key(key).await? {
+                $crate::store::Taken::Replay(value) => Ok(Answer { value, replayed: true }),
+                $crate::store::Taken::Fresh => {
+                    let value = $body;
+                    $session.put_answer(key, &value).await?;
+                    Ok(Answer { value, replayed: false })
+                }
+            },
+        }
+    }};
+}
+
+pub(super) use once;

@@ -1,0 +1,87 @@
+//! Orders follow their items.
+//!
+//! An item's transaction does not lock its order: agents of one order would wait for each other. After
+//! its commit the order is looked at, and moved in a short transaction of its own if its items ask for
+//! it ([`next_order_state`]). A crash in between leaves an order behind its items; the sealer looks at
+//! every order that has new events, before it seals them, and so closes the gap.
+
+use crate::store::{Note, OrderEdit, params};
+use crate::{ItemState, Order, OrderId, OrderState, Result, next_order_state};
+
+use super::{WorkManager, transact};
+
+impl WorkManager {
+    /// Moves orders to where their items are. Errors are logged: the operation itself is done, and the
+    /// sealer looks again.
+    pub(super) async fn follow_all(&self, orders: impl IntoIterator<Item = OrderId>) {
+        for order in orders {
+            if let Err(error) = self.follow(order).await {
+                tracing::warn!(%order, %error, "an order lags behind its items; the sealer looks again");
+            }
+        }
+    }
+
+    /// Looks whether an order has to move, and moves it.
+    pub(super) async fn follow_if_needed(&self, orders: impl IntoIterator<Item = OrderId>) {
+        for order in orders {
+            let needed = match self.needs_to_follow(order).await {
+                Ok(needed) => needed,
+                Err(error) => {
+                    tracing::warn!(%order, %error, "an order could not be looked at");
+                    false
+                }
+            };
+            if needed {
+                self.follow_all([order]).await;
+            }
+        }
+    }
+
+    /// A cheap look: an order in progress with open items has nowhere to go by a submission.
+    pub(super) async fn needs_to_follow(&self, order: OrderId) -> Result<bool> {
+        let row = self.store().fetch_once(|sql| sql.look, params![order]).await?.into_iter().next();
+        let Some(mut row) = row else { return Ok(false) };
+        let (state, open) = (row.parse()?, row.opt_text()?.is_some());
+        Ok(match state {
+            OrderState::InProgress => !open,
+            state => !state.is_terminal(),
+        })
+    }
+
+    /// Moves an order to where its items are.
+    pub(super) async fn follow(&self, order: OrderId) -> Result<Order> {
+        transact!(self, session => {
+            let order = session.lock_order(order).await?;
+            let counts = session.item_counts(order.id).await?;
+            let policy = order.settings.failure;
+            let now = session.now();
+            let mut edit = OrderEdit::new(order);
+            while let Some(next) = next_order_state(edit.order().state, &counts, policy) {
+                let message = reason(next);
+                if next == OrderState::Failed {
+                    let failed = counts.get(ItemState::Failed) + counts.get(ItemState::DeadLettered);
+                    let error = serde_json::json!({"code": "items_failed", "stage": "items",
+                        "message": format!("{failed} of {} items failed", counts.total())});
+                    edit.set_error(error);
+                }
+                edit.step(self.tables(), next, Note::system(message), now)?;
+            }
+            if !edit.has_moved() {
+                return Ok(edit.order().clone());
+            }
+            session.write_order(edit).await
+        })
+    }
+}
+
+fn reason(next: OrderState) -> &'static str {
+    match next {
+        OrderState::CheckedOut => "an agent has leased an item",
+        OrderState::InProgress => "an agent works on an item",
+        OrderState::Submitted => "all items are in",
+        OrderState::Queued => "no agent has a lease any more",
+        OrderState::Failed => "too many items failed",
+        OrderState::Completed => "all items completed",
+        _ => "it follows its items",
+    }
+}

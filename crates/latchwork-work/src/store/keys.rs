@@ -1,0 +1,117 @@
+//! Idempotency keys: each stands in the transaction of the operation that it guards.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+use super::param::json;
+use super::{Session, params};
+use crate::{ErrorKind, Result};
+
+/// A request that has the same effect and the same answer however often it is sent (W9).
+#[derive(Clone, Debug)]
+pub(crate) struct IdempotencyKey {
+    /// Who asks: another caller's key is another key.
+    pub(crate) caller: String,
+    /// The operation.
+    pub(crate) scope: &'static str,
+    /// The caller's key.
+    pub(crate) key: String,
+    /// A hash of the request.
+    pub(crate) request: String,
+}
+
+/// What is known of a key.
+pub(crate) enum Taken<T> {
+    /// It is new: do it, and store the answer.
+    Fresh,
+    /// It was done; this is the answer.
+    Replay(T),
+}
+
+/// How long an answer is kept.
+const KEPT: Duration = Duration::from_secs(24 * 3_600);
+
+/// How long a twin is waited for.
+const TWIN_WAIT_MS: u32 = 2_000;
+
+impl IdempotencyKey {
+    pub(crate) fn new(
+        caller: String,
+        scope: &'static str,
+        key: String,
+        request: &impl Serialize,
+    ) -> Result<Self> {
+        let request = hex::encode(Sha256::digest(json(request)?));
+        Ok(IdempotencyKey { caller, scope, key, request })
+    }
+}
+
+impl Session<'_> {
+    /// Takes a key, or finds the answer that was stored for it.
+    ///
+    /// A twin that is under way holds the key's row until it ends; it is waited for, for a while.
+    pub(crate) async fn take_key<T: DeserializeOwned>(
+        &mut self,
+        key: &IdempotencyKey,
+    ) -> Result<Taken<T>> {
+        let now = self.now();
+        let until = now + KEPT;
+        let (caller, scope, name) = (key.caller.as_str(), key.scope, key.key.as_str());
+        self.limit_lock_waits(TWIN_WAIT_MS).await?;
+        let values = params![caller, scope, name, key.request.as_str(), now, until];
+        let taken = self.fetch_one(self.sql().take_key, values).await;
+        let taken = match taken {
+            Err(error) if matches!(error.kind(), ErrorKind::Conflict { .. }) => {
+                let retry_after = Duration::from_secs(1);
+                return Err(ErrorKind::IdempotencyInFlight { retry_after }.into());
+            }
+            other => other?,
+        };
+        self.limit_lock_waits(0).await?;
+        if taken.is_some() {
+            return Ok(Taken::Fresh);
+        }
+        Ok(self.stored_answer(key).await?.map_or(Taken::Fresh, Taken::Replay))
+    }
+
+    /// The answer that was stored for a request.
+    pub(crate) async fn stored_answer<T: DeserializeOwned>(
+        &mut self,
+        key: &IdempotencyKey,
+    ) -> Result<Option<T>> {
+        let values = params![key.caller.as_str(), key.scope, key.key.as_str()];
+        let row = self.fetch_one(self.sql().stored_answer, values).await?;
+        let Some(mut row) = row else { return Ok(None) };
+        if row.text()? != key.request {
+            return Err(ErrorKind::IdempotencyConflict { scope: key.scope }.into());
+        }
+        row.opt_json()
+    }
+
+    /// Stores the answer of an operation with its effects.
+    pub(crate) async fn put_answer(
+        &mut self,
+        key: &IdempotencyKey,
+        answer: &impl Serialize,
+    ) -> Result<()> {
+        let (caller, scope, name) = (key.caller.as_str(), key.scope, key.key.as_str());
+        self.execute(self.sql().put_answer, params![caller, scope, name, json(answer)?]).await?;
+        Ok(())
+    }
+
+    /// Gives a key back: nothing was done under it.
+    pub(crate) async fn forget_key(&mut self, key: &IdempotencyKey) -> Result<()> {
+        let values = params![key.caller.as_str(), key.scope, key.key.as_str()];
+        self.execute(self.sql().forget_key, values).await?;
+        Ok(())
+    }
+
+    /// Removes keys that have expired.
+    pub(crate) async fn prune_keys(&mut self, limit: i64) -> Result<u64> {
+        let now = self.now();
+        self.execute(self.sql().prune_keys, params![now, limit]).await
+    }
+}

@@ -1,0 +1,175 @@
+//! The statements that every database has, each in its own language.
+
+/// All statements of one database. Numbers are bigint, times microseconds, ids text, lists JSON.
+///
+/// The columns of orders, items, leases and events come in the order in which
+/// [`rows`](super::rows) reads them.
+pub(crate) struct Statements {
+    // orders
+    /// Orders (1: JSON rows) → the ids of those that clash with no live order's `unique_key`.
+    pub(crate) insert_orders: &'static str,
+    /// JSON rows (1) of id and payload.
+    pub(crate) insert_payloads: &'static str,
+    /// An order (1).
+    pub(crate) order: &'static str,
+    /// The same, locked until the transaction ends.
+    pub(crate) lock_order: &'static str,
+    /// The order that takes a unique key: type (1), key (2).
+    pub(crate) find_unique: &'static str,
+    /// id (1), version (2) and state (3) as they must be; state (4), error (5), transition time (6),
+    /// applied_at (7), completed_at (8), whether it takes its unique key (9).
+    pub(crate) put_order: &'static str,
+    /// The payload of an order (1).
+    pub(crate) payload: &'static str,
+    /// The state of an order (1), and the state of one of its items that is still open.
+    pub(crate) look: &'static str,
+    /// The items of an order (1): state and count.
+    pub(crate) item_counts: &'static str,
+
+    // items
+    /// JSON rows (1).
+    pub(crate) insert_items: &'static str,
+    /// JSON rows (1) of id and input.
+    pub(crate) insert_inputs: &'static str,
+    /// Items (1: ids).
+    pub(crate) items: &'static str,
+    /// The same, locked in the order of their ids.
+    pub(crate) lock_items: &'static str,
+    /// The same, without those that somebody else has locked.
+    pub(crate) lock_free_items: &'static str,
+    /// The items of an order (1) in some states (2), locked.
+    pub(crate) lock_order_items: &'static str,
+    /// The items of an order (1) behind a place in the plan (2), some (3).
+    pub(crate) order_items: &'static str,
+    /// JSON rows (1) with version and state as they must be, at a time (2).
+    pub(crate) put_items: &'static str,
+    /// The inputs of items (1: ids).
+    pub(crate) inputs: &'static str,
+    /// JSON rows (1) of results.
+    pub(crate) insert_results: &'static str,
+    /// The latest results of items (1: ids): item, version, actor type and id, result, time.
+    pub(crate) results: &'static str,
+
+    // what can be leased
+    /// Queued items (1: ids) of live orders, at a time (2).
+    pub(crate) insert_ready: &'static str,
+    /// All queued items of an order (1), at a time (2).
+    pub(crate) insert_ready_of_order: &'static str,
+    /// Items (1: ids).
+    pub(crate) remove_ready: &'static str,
+    /// All items of an order (1) → their lanes.
+    pub(crate) remove_ready_of_order: &'static str,
+    /// What is due by now (1) and was not before, some (2) → their lanes.
+    pub(crate) promote: &'static str,
+    /// The first item of each type (1): type, priority, queued_at.
+    pub(crate) heads: &'static str,
+    /// Items of a type (1) from a priority (2) on, not behind a priority (3) and time (4), whose
+    /// order's meta contains this (5), some (6): item, state of its order, lane.
+    pub(crate) pick: &'static str,
+    /// The same of one order (1).
+    pub(crate) pick_of_order: &'static str,
+    /// How long from now (1) until something of the types (2) is due.
+    pub(crate) next_due: &'static str,
+    /// Holds back what is beyond the limit of lanes (1).
+    pub(crate) hold_back: &'static str,
+    /// Opens what is within the limit of lanes (1).
+    pub(crate) open_up: &'static str,
+    /// Whether the statements above take many lanes at a time.
+    pub(crate) many_lanes: bool,
+
+    // leases
+    /// JSON rows (1).
+    pub(crate) insert_leases: &'static str,
+    /// Leases (1: ids).
+    pub(crate) leases: &'static str,
+    /// Leases (1: ids), each with the input of its item.
+    pub(crate) lease_inputs: &'static str,
+    /// The leases of items (1: ids).
+    pub(crate) leases_of_items: &'static str,
+    /// Leases (1: ids) that are not over, extended at a time (2) → id, end, ttl.
+    pub(crate) extend_leases: &'static str,
+    /// That a heartbeat of leases (1: ids) was recorded at a time (2).
+    pub(crate) note_heartbeats: &'static str,
+    /// The leases of items (1: ids) → agent, type, lane, what they count for.
+    pub(crate) remove_leases: &'static str,
+    /// Items whose lease is over at a time (1), some (2), behind an end (3) and an item (4): item, end.
+    pub(crate) expired: &'static str,
+    /// The same of one limit: now (1), agent (2), type (3), lane (4), some (5): item.
+    pub(crate) expired_of: &'static str,
+
+    // limits
+    /// JSON rows (1) of key, max and ordered: made, or brought up to date.
+    pub(crate) set_limits: &'static str,
+    /// Limits (1: keys), locked in the order of their keys: key, held, max, ordered.
+    pub(crate) lock_limits: &'static str,
+    /// The same, not locked.
+    pub(crate) limits: &'static str,
+    /// JSON rows (1) of key and change.
+    pub(crate) change_limits: &'static str,
+    /// Limits behind a key (1), some (2): key.
+    pub(crate) list_limits: &'static str,
+    /// Counts the leases of a limit (1: key) anew.
+    pub(crate) recount: &'static str,
+
+    // events
+    /// JSON rows (1).
+    pub(crate) insert_events: &'static str,
+    /// The position of the last sealed event, locked.
+    pub(crate) lock_sealer: &'static str,
+    /// Sets it (1).
+    pub(crate) put_sealer: &'static str,
+    /// Events without a seal, in the order in which they were written, some (1).
+    pub(crate) unsealed: &'static str,
+    /// JSON rows (1) of seq, position and hash.
+    pub(crate) put_seals: &'static str,
+    /// The ends of the chains of orders (1: ids): order, hash.
+    pub(crate) chains: &'static str,
+    /// JSON rows (1) of order, position and hash.
+    pub(crate) put_chains: &'static str,
+    /// Sealed events behind a position (1), some (2).
+    pub(crate) events_after: &'static str,
+    /// The events of an order (1) behind a seq (2), some (3), sealed or not.
+    pub(crate) order_events: &'static str,
+    /// How many events have no seal yet, and since when (first created_at).
+    pub(crate) unsealed_tail: &'static str,
+    /// Pruned: checkpoints of all orders with events up to a position (1).
+    pub(crate) keep_checkpoints: &'static str,
+    /// Removes sealed events up to a position (1).
+    pub(crate) prune_events: &'static str,
+    /// Checkpoints: order, position, hash.
+    pub(crate) checkpoints: &'static str,
+    /// The oldest sealed events, some (1): position, created_at.
+    pub(crate) oldest_events: &'static str,
+    /// Counts a refusal: order (1), item or '' (2), actor (3), code (4), now (5), span (6) → count since
+    /// the last event, and whether an event is due.
+    pub(crate) count_refusal: &'static str,
+
+    // idempotency
+    /// caller (1), scope (2), key (3), hash of the request (4), now (5), end (6).
+    pub(crate) take_key: &'static str,
+    /// caller (1), scope (2), key (3) → hash of the request, answer.
+    pub(crate) stored_answer: &'static str,
+    /// caller (1), scope (2), key (3), answer (4).
+    pub(crate) put_answer: &'static str,
+    /// caller (1), scope (2), key (3).
+    pub(crate) forget_key: &'static str,
+    /// Keys that have expired at a time (1), some (2).
+    pub(crate) prune_keys: &'static str,
+
+    // maintenance
+    /// Orders in a state (1) since before a time (2), behind an id (3), some (4): id.
+    pub(crate) orders_since: &'static str,
+    /// Orders that are not over, were proposed before a time (1) and not reported yet, some (2): id; and
+    /// notes at (3) that they are.
+    pub(crate) stale_orders: &'static str,
+    /// JSON row (1): name, version, schemas.
+    pub(crate) put_type: &'static str,
+    /// Removes order rows (1: ids) with items and bodies; the trail stays. One statement a table.
+    pub(crate) delete_orders: &'static [&'static str],
+    /// How many orders are in each state: type, state, count.
+    pub(crate) order_states: &'static str,
+    /// How many items are in each state: type, state, count.
+    pub(crate) item_states: &'static str,
+    /// Who holds how many leases: agent, count, latest heartbeat.
+    pub(crate) agents: &'static str,
+}

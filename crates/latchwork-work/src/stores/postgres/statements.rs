@@ -1,0 +1,409 @@
+//! Every statement of this database.
+
+use crate::store::Statements;
+
+macro_rules! order_columns {
+    () => {
+        "o.id::text, o.type, o.type_version, o.state, o.version, o.priority, o.requested_by_type, \
+         o.requested_by_id, o.meta::text, o.unique_key, o.unique_states, o.items, o.settings, \
+         o.error, o.created_at, o.last_transitioned_at, o.applied_at, o.completed_at"
+    };
+}
+
+macro_rules! item_columns {
+    () => {
+        "i.id::text, i.order_id::text, i.seq, i.type, i.state, i.version, i.priority, i.attempts, \
+         i.max_attempts, i.available_at, i.concurrency, i.fence, i.leased_at, i.accepted_at, \
+         i.error, i.results, i.created_at"
+    };
+}
+
+macro_rules! lease_columns {
+    () => {
+        "l.id::text, l.item_id::text, l.order_id::text, l.type, l.agent, l.fence, \
+         l.heartbeat_every, l.leased_at, l.expires_at, l.heartbeat_at, l.heartbeat_event_at"
+    };
+}
+
+macro_rules! event_columns {
+    () => {
+        "e.seq, e.id::text, e.order_id::text, e.item_id::text, e.event, e.actor_type, e.actor_id, \
+         e.payload, e.diff, e.message, e.provenance, e.created_at, e.position, e.hash"
+    };
+}
+
+/// A list of ids.
+macro_rules! ids {
+    ($n:literal) => {
+        concat!("(SELECT value::uuid FROM json_array_elements_text($", $n, "::json))")
+    };
+}
+
+/// A list of texts.
+macro_rules! texts {
+    ($n:literal) => {
+        concat!("(SELECT value FROM json_array_elements_text($", $n, "::json))")
+    };
+}
+
+macro_rules! live {
+    () => {
+        "('queued', 'checked_out', 'in_progress')"
+    };
+}
+
+/// What a lane may have open: its first items, as many as its limit leaves.
+macro_rules! within_limit {
+    () => {
+        concat!(
+            "SELECT w.item_id FROM latchwork_work_limit m, LATERAL (SELECT r.item_id \
+             FROM latchwork_work_ready r WHERE r.lane = m.key AND (r.hold <> 2 OR m.ordered) \
+             ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq \
+             LIMIT greatest(m.max - m.held, 0)) w WHERE m.key IN ",
+            texts!(1)
+        )
+    };
+}
+
+macro_rules! ready_of {
+    ($condition:expr) => {
+        concat!(
+            "INSERT INTO latchwork_work_ready (item_id, order_id, type, priority, queued_at, seq, \
+             available_at, lane, hold) SELECT i.id, i.order_id, i.type, i.priority, i.created_at, \
+             i.seq, i.available_at, i.lane, CASE WHEN i.available_at > $2 THEN 2 \
+             WHEN i.lane IS NULL THEN 0 ELSE 1 END FROM latchwork_work_item i \
+             JOIN latchwork_work_order o ON o.id = i.order_id WHERE ",
+            $condition,
+            " AND i.state = 'queued' AND o.state IN ",
+            live!(),
+            " ON CONFLICT (item_id) DO UPDATE SET available_at = excluded.available_at, \
+             hold = excluded.hold RETURNING lane"
+        )
+    };
+}
+
+macro_rules! picked {
+    ($condition:literal) => {
+        concat!(
+            "SELECT r.item_id::text, o.state FROM latchwork_work_ready r \
+             JOIN latchwork_work_order o ON o.id = r.order_id WHERE ",
+            $condition,
+            " AND r.hold = 0 AND r.priority >= $2 \
+             AND (r.priority > $3 OR r.priority = $3 AND r.queued_at <= $4) AND o.state IN ",
+            live!(),
+            " AND ($5::text IS NULL OR o.meta @> $5::jsonb) \
+             ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $6 \
+             FOR UPDATE OF r SKIP LOCKED"
+        )
+    };
+}
+
+pub(super) const STATEMENTS: Statements = Statements {
+    insert_orders: "INSERT INTO latchwork_work_order (id, type, type_version, state, version, \
+        priority, requested_by_type, requested_by_id, meta, unique_key, unique_states, unique_taken, \
+        items, settings, error, created_at, last_transitioned_at, applied_at, completed_at) \
+        SELECT id, type, type_version, state, version, priority, requested_by_type, \
+        requested_by_id, meta::jsonb, unique_key, unique_states, unique_taken <> 0, items, settings, \
+        error, created_at, last_transitioned_at, applied_at, completed_at \
+        FROM json_to_recordset($1::json) AS x (id uuid, type text, type_version bigint, state text, \
+        version bigint, priority bigint, requested_by_type text, requested_by_id text, meta text, \
+        unique_key text, unique_states text, unique_taken bigint, items bigint, settings text, \
+        error text, created_at bigint, last_transitioned_at bigint, applied_at bigint, \
+        completed_at bigint) \
+        ON CONFLICT (type, unique_key) WHERE unique_taken DO NOTHING RETURNING id::text",
+    insert_payloads: "INSERT INTO latchwork_work_payload (order_id, payload) SELECT id, body \
+        FROM json_to_recordset($1::json) AS x (id uuid, body text)",
+    order: concat!(
+        "SELECT ",
+        order_columns!(),
+        " FROM latchwork_work_order o WHERE o.id = $1::uuid"
+    ),
+    lock_order: concat!(
+        "SELECT ",
+        order_columns!(),
+        " FROM latchwork_work_order o WHERE o.id = $1::uuid FOR UPDATE"
+    ),
+    find_unique: "SELECT id::text FROM latchwork_work_order \
+        WHERE type = $1 AND unique_key = $2 AND unique_taken",
+    put_order: "UPDATE latchwork_work_order SET state = $4, version = version + 1, error = $5, \
+        last_transitioned_at = $6, applied_at = $7, completed_at = $8, unique_taken = $9 <> 0, \
+        stale_at = NULL WHERE id = $1::uuid AND version = $2 AND state = $3",
+    payload: "SELECT payload FROM latchwork_work_payload WHERE order_id = $1::uuid",
+    // From the end, where items are leased last: as long as the order has open items, one of the
+    // first rows that is looked at is one.
+    look: "SELECT o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
+        AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
+        FROM latchwork_work_order o WHERE o.id = $1::uuid",
+    item_counts: "SELECT state, count(*) FROM latchwork_work_item WHERE order_id = $1::uuid \
+        GROUP BY state",
+
+    insert_items: "INSERT INTO latchwork_work_item (id, order_id, seq, type, state, version, \
+        priority, attempts, max_attempts, available_at, concurrency, lane, fence, leased_at, \
+        accepted_at, error, results, created_at, updated_at) SELECT id, order_id, seq, type, state, \
+        version, priority, attempts, max_attempts, available_at, concurrency, lane, fence, leased_at, \
+        accepted_at, error, results, created_at, created_at FROM json_to_recordset($1::json) AS x \
+        (id uuid, order_id uuid, seq bigint, type text, state text, version bigint, priority bigint, \
+        attempts bigint, max_attempts bigint, available_at bigint, concurrency text, lane text, \
+        fence bigint, leased_at bigint, accepted_at bigint, error text, results bigint, \
+        created_at bigint)",
+    insert_inputs: "INSERT INTO latchwork_work_input (item_id, input) SELECT id, body \
+        FROM json_to_recordset($1::json) AS x (id uuid, body text)",
+    items: concat!(
+        "SELECT ",
+        item_columns!(),
+        " FROM latchwork_work_item i WHERE i.id IN ",
+        ids!(1)
+    ),
+    lock_items: concat!(
+        "SELECT ",
+        item_columns!(),
+        " FROM latchwork_work_item i WHERE i.id IN ",
+        ids!(1),
+        " ORDER BY i.id FOR UPDATE"
+    ),
+    lock_free_items: concat!(
+        "SELECT ",
+        item_columns!(),
+        " FROM latchwork_work_item i WHERE i.id IN ",
+        ids!(1),
+        " ORDER BY i.id FOR UPDATE SKIP LOCKED"
+    ),
+    lock_order_items: concat!(
+        "SELECT ",
+        item_columns!(),
+        " FROM latchwork_work_item i WHERE i.order_id = $1::uuid AND i.state IN ",
+        texts!(2),
+        " ORDER BY i.id FOR UPDATE"
+    ),
+    order_items: concat!(
+        "SELECT ",
+        item_columns!(),
+        " FROM latchwork_work_item i WHERE i.order_id = $1::uuid AND i.seq > $2 \
+         ORDER BY i.seq LIMIT $3"
+    ),
+    put_items: "UPDATE latchwork_work_item i SET state = x.state, version = i.version + 1, \
+        attempts = x.attempts, available_at = x.available_at, fence = x.fence, \
+        leased_at = x.leased_at, accepted_at = x.accepted_at, error = x.error, results = x.results, \
+        updated_at = $2 FROM json_to_recordset($1::json) AS x (id uuid, was text, version bigint, \
+        state text, attempts bigint, available_at bigint, fence bigint, leased_at bigint, \
+        accepted_at bigint, error text, results bigint) \
+        WHERE i.id = x.id AND i.version = x.version AND i.state = x.was",
+    inputs: concat!(
+        "SELECT item_id::text, input FROM latchwork_work_input WHERE item_id IN ",
+        ids!(1)
+    ),
+    insert_results: "INSERT INTO latchwork_work_result (item_id, version, actor_type, actor_id, \
+        result, created_at) SELECT item_id, version, actor_type, actor_id, result, created_at \
+        FROM json_to_recordset($1::json) AS x (item_id uuid, version bigint, actor_type text, \
+        actor_id text, result text, created_at bigint)",
+    results: concat!(
+        "SELECT r.item_id::text, r.version, r.actor_type, r.actor_id, r.result, r.created_at \
+         FROM latchwork_work_item i JOIN latchwork_work_result r \
+         ON r.item_id = i.id AND r.version = i.results WHERE i.id IN ",
+        ids!(1)
+    ),
+
+    insert_ready: ready_of!(concat!("i.id IN ", ids!(1))),
+    insert_ready_of_order: ready_of!("i.order_id = $1::uuid"),
+    remove_ready: concat!("DELETE FROM latchwork_work_ready WHERE item_id IN ", ids!(1)),
+    remove_ready_of_order: "DELETE FROM latchwork_work_ready WHERE order_id = $1::uuid \
+        RETURNING lane",
+    promote: "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT item_id \
+        FROM latchwork_work_ready WHERE hold = 2 AND available_at <= $1 ORDER BY available_at \
+        LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING lane",
+    heads: "SELECT r.type, r.priority, r.queued_at FROM json_array_elements_text($1::json) t \
+        JOIN latchwork_work_ready r ON r.item_id = (SELECT f.item_id FROM latchwork_work_ready f \
+        WHERE f.type = t.value AND f.hold = 0 \
+        ORDER BY f.priority DESC, f.queued_at, f.order_id, f.seq LIMIT 1) \
+        ORDER BY r.priority DESC, r.queued_at",
+    pick: picked!("r.type = $1"),
+    pick_of_order: picked!("r.order_id = $1::uuid"),
+    next_due: concat!(
+        "SELECT min(available_at) - $1 FROM latchwork_work_ready WHERE hold = 2 AND type IN ",
+        texts!(2)
+    ),
+    // Rows that a claim has locked are passed over: it waits for the lane's limit, which we hold.
+    hold_back: concat!(
+        "UPDATE latchwork_work_ready SET hold = 1 WHERE item_id IN (SELECT r.item_id \
+         FROM latchwork_work_ready r WHERE r.hold = 0 AND r.lane IN ",
+        texts!(1),
+        " AND r.item_id NOT IN (",
+        within_limit!(),
+        ") FOR UPDATE SKIP LOCKED)"
+    ),
+    open_up: concat!(
+        "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT r.item_id \
+         FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id IN (",
+        within_limit!(),
+        ") FOR UPDATE SKIP LOCKED)"
+    ),
+    many_lanes: true,
+
+    insert_leases: "INSERT INTO latchwork_work_lease (id, item_id, order_id, type, agent, lane, \
+        counted, fence, ttl, heartbeat_every, leased_at, expires_at, heartbeat_at, \
+        heartbeat_event_at) SELECT id, item_id, order_id, type, agent, lane, counted, fence, ttl, \
+        heartbeat_every, leased_at, expires_at, leased_at, leased_at \
+        FROM json_to_recordset($1::json) AS x (id uuid, item_id uuid, order_id uuid, type text, \
+        agent text, lane text, counted bigint, fence bigint, ttl bigint, heartbeat_every bigint, \
+        leased_at bigint, expires_at bigint)",
+    leases: concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM latchwork_work_lease l WHERE l.id IN ",
+        ids!(1)
+    ),
+    lease_inputs: concat!(
+        "SELECT ",
+        lease_columns!(),
+        ", b.input FROM latchwork_work_lease l JOIN latchwork_work_input b ON b.item_id = l.item_id \
+         WHERE l.id IN ",
+        ids!(1)
+    ),
+    leases_of_items: concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM latchwork_work_lease l WHERE l.item_id IN ",
+        ids!(1)
+    ),
+    extend_leases: concat!(
+        "UPDATE latchwork_work_lease SET expires_at = $2 + ttl, heartbeat_at = $2 WHERE id IN \
+         (SELECT id FROM latchwork_work_lease WHERE expires_at > $2 AND id IN ",
+        ids!(1),
+        " ORDER BY item_id FOR UPDATE) RETURNING id::text, expires_at, heartbeat_every"
+    ),
+    note_heartbeats: concat!(
+        "UPDATE latchwork_work_lease SET heartbeat_event_at = $2 WHERE id IN ",
+        ids!(1)
+    ),
+    remove_leases: concat!(
+        "DELETE FROM latchwork_work_lease WHERE item_id IN ",
+        ids!(1),
+        " RETURNING agent, type, lane, counted"
+    ),
+    expired: "SELECT item_id::text, expires_at FROM latchwork_work_lease WHERE expires_at <= $1 \
+        AND (expires_at, item_id) > ($3, $4::uuid) ORDER BY expires_at, item_id LIMIT $2",
+    expired_of: "SELECT item_id::text FROM latchwork_work_lease WHERE expires_at <= $1 \
+        AND (agent = $2 OR type = $3 OR lane = $4) ORDER BY expires_at LIMIT $5",
+
+    set_limits: "INSERT INTO latchwork_work_limit AS m (key, held, max, ordered) \
+        SELECT key, 0, max, ordered <> 0 FROM json_to_recordset($1::json) AS x (key text, max bigint, \
+        ordered bigint) ORDER BY key ON CONFLICT (key) DO UPDATE SET max = excluded.max, \
+        ordered = excluded.ordered WHERE (m.max, m.ordered) IS DISTINCT FROM \
+        (excluded.max, excluded.ordered)",
+    lock_limits: concat!(
+        "SELECT key, held, max, ordered::int::bigint FROM latchwork_work_limit WHERE key IN ",
+        texts!(1),
+        " ORDER BY key FOR UPDATE"
+    ),
+    limits: concat!(
+        "SELECT key, held, max, ordered::int::bigint FROM latchwork_work_limit WHERE key IN ",
+        texts!(1)
+    ),
+    change_limits: "UPDATE latchwork_work_limit m SET held = greatest(m.held + x.change, 0) \
+        FROM json_to_recordset($1::json) AS x (key text, change bigint) WHERE m.key = x.key",
+    list_limits: "SELECT key FROM latchwork_work_limit WHERE key > $1 ORDER BY key LIMIT $2",
+    recount: "UPDATE latchwork_work_limit m SET held = (SELECT count(*) FROM latchwork_work_lease l \
+        WHERE (m.key = 'agent:' || l.agent AND l.counted & 1 <> 0) \
+        OR (m.key = 'type:' || l.type AND l.counted & 2 <> 0) \
+        OR (m.key = l.lane AND l.counted & 4 <> 0)) WHERE m.key = $1",
+
+    insert_events: "INSERT INTO latchwork_work_event (id, order_id, item_id, event, actor_type, \
+        actor_id, payload, diff, message, provenance, created_at) SELECT id, order_id, item_id, \
+        event, actor_type, actor_id, payload, diff, message, provenance, created_at \
+        FROM ROWS FROM (json_to_recordset($1::json) AS (id uuid, order_id uuid, item_id uuid, \
+        event text, actor_type text, actor_id text, payload text, diff text, message text, \
+        provenance text, created_at bigint)) WITH ORDINALITY AS x (id, order_id, item_id, event, \
+        actor_type, actor_id, payload, diff, message, provenance, created_at, n) ORDER BY n",
+    lock_sealer: "SELECT position FROM latchwork_work_sealer FOR UPDATE",
+    put_sealer: "UPDATE latchwork_work_sealer SET position = $1",
+    unsealed: concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM latchwork_work_event e WHERE e.position IS NULL ORDER BY e.seq LIMIT $1"
+    ),
+    put_seals: "UPDATE latchwork_work_event e SET position = x.position, hash = x.hash \
+        FROM json_to_recordset($1::json) AS x (seq bigint, position bigint, hash text) \
+        WHERE e.seq = x.seq AND e.position IS NULL",
+    chains: concat!(
+        "SELECT order_id::text, hash FROM latchwork_work_chain WHERE order_id IN ",
+        ids!(1)
+    ),
+    put_chains: "INSERT INTO latchwork_work_chain (order_id, position, hash) \
+        SELECT order_id, position, hash FROM json_to_recordset($1::json) AS x (order_id uuid, \
+        position bigint, hash text) ON CONFLICT (order_id) DO UPDATE \
+        SET position = excluded.position, hash = excluded.hash",
+    events_after: concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM latchwork_work_event e WHERE e.position > $1 ORDER BY e.position LIMIT $2"
+    ),
+    order_events: concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM latchwork_work_event e WHERE e.order_id = $1::uuid AND e.seq > $2 \
+         ORDER BY e.seq LIMIT $3"
+    ),
+    unsealed_tail: "SELECT count(*), min(created_at) FROM latchwork_work_event \
+        WHERE position IS NULL",
+    keep_checkpoints: "INSERT INTO latchwork_work_checkpoint (order_id, position, hash) \
+        SELECT DISTINCT ON (order_id) order_id, position, hash FROM latchwork_work_event \
+        WHERE position <= $1 ORDER BY order_id, position DESC ON CONFLICT (order_id) DO UPDATE \
+        SET position = excluded.position, hash = excluded.hash",
+    prune_events: "DELETE FROM latchwork_work_event WHERE position <= $1",
+    checkpoints: "SELECT order_id::text, position, hash FROM latchwork_work_checkpoint",
+    oldest_events: "SELECT position, created_at FROM latchwork_work_event \
+        WHERE position IS NOT NULL ORDER BY position LIMIT $1",
+    count_refusal: "INSERT INTO latchwork_work_refusal AS f (order_id, item_id, actor, code, count, \
+        recorded_at) VALUES ($1::uuid, $2, $3, $4, 0, $5) ON CONFLICT (order_id, item_id, actor, code) \
+        DO UPDATE SET count = CASE WHEN f.recorded_at + $6 <= $5 THEN 0 ELSE f.count + 1 END, \
+        recorded_at = CASE WHEN f.recorded_at + $6 <= $5 THEN $5 ELSE f.recorded_at END \
+        RETURNING count",
+
+    take_key: "INSERT INTO latchwork_work_idempotency AS k (caller, scope, key, request, answer, \
+        created_at, expires_at) VALUES ($1, $2, $3, $4, NULL, $5, $6) \
+        ON CONFLICT (caller, scope, key) DO UPDATE SET request = excluded.request, answer = NULL, \
+        created_at = excluded.created_at, expires_at = excluded.expires_at \
+        WHERE k.expires_at <= $5 RETURNING 1::bigint",
+    stored_answer: "SELECT request, answer FROM latchwork_work_idempotency \
+        WHERE caller = $1 AND scope = $2 AND key = $3",
+    put_answer: "UPDATE latchwork_work_idempotency SET answer = $4 \
+        WHERE caller = $1 AND scope = $2 AND key = $3",
+    forget_key: "DELETE FROM latchwork_work_idempotency \
+        WHERE caller = $1 AND scope = $2 AND key = $3",
+    prune_keys: "DELETE FROM latchwork_work_idempotency WHERE (caller, scope, key) IN \
+        (SELECT caller, scope, key FROM latchwork_work_idempotency WHERE expires_at <= $1 \
+        ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)",
+
+    orders_since: "SELECT id::text FROM latchwork_work_order WHERE state = $1 \
+        AND last_transitioned_at < $2 AND id > $3::uuid ORDER BY id LIMIT $4",
+    stale_orders: "UPDATE latchwork_work_order SET stale_at = $3 WHERE id IN (SELECT id \
+        FROM latchwork_work_order WHERE state NOT IN ('completed', 'dead_lettered') \
+        AND created_at < $1 AND stale_at IS NULL ORDER BY created_at LIMIT $2 \
+        FOR UPDATE SKIP LOCKED) RETURNING id::text",
+    put_type: "INSERT INTO latchwork_work_type (name, version, schemas, settings) \
+        VALUES ($1, $2, $3, $4) ON CONFLICT (name, version) DO NOTHING",
+    delete_orders: &[
+        concat!(
+            "DELETE FROM latchwork_work_input WHERE item_id IN (SELECT id FROM latchwork_work_item \
+             WHERE order_id IN ",
+            ids!(1),
+            ")"
+        ),
+        concat!(
+            "DELETE FROM latchwork_work_result WHERE item_id IN (SELECT id FROM latchwork_work_item \
+             WHERE order_id IN ",
+            ids!(1),
+            ")"
+        ),
+        concat!("DELETE FROM latchwork_work_item WHERE order_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_payload WHERE order_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_refusal WHERE order_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_order WHERE id IN ", ids!(1)),
+    ],
+    order_states: "SELECT type, state, count(*) FROM latchwork_work_order GROUP BY type, state \
+        ORDER BY type, state",
+    item_states: "SELECT type, state, count(*) FROM latchwork_work_item GROUP BY type, state \
+        ORDER BY type, state",
+    agents: "SELECT agent, count(*), max(heartbeat_at) FROM latchwork_work_lease GROUP BY agent \
+        ORDER BY agent",
+};

@@ -1,0 +1,89 @@
+//! The database, and how a transaction begins in it.
+
+use latchwork_sql::postgres::{Line, in_time};
+use sqlx::Row;
+use sqlx::postgres::{PgConnection, PgPool};
+
+use super::session::{Connection, PostgresSession};
+use super::{config, error, schema};
+use crate::store::micros_to_time;
+use crate::{Error, Result};
+
+/// A PostgreSQL database.
+#[derive(Clone)]
+pub(crate) struct PostgresStore {
+    pub(super) pool: PgPool,
+    /// Whether a pooler stands between, so that prepared statements must not outlive a transaction.
+    pub(super) lends_sessions: bool,
+}
+
+/// Begins, and asks for the time in the same message.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+impl PostgresStore {
+    pub(crate) async fn connect(address: &str) -> Result<Self> {
+        config::connect(address).await
+    }
+
+    pub(crate) async fn from_pool(pool: PgPool) -> Result<Self> {
+        config::from_pool(pool).await
+    }
+
+    /// The tables as SQL.
+    pub(crate) fn schema() -> String {
+        latchwork_sql::postgres::script(schema::LAYER, &schema::MIGRATIONS)
+    }
+
+    pub(crate) fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// A transaction that may write.
+    pub(crate) async fn begin(&self) -> Result<PostgresSession<'static>> {
+        self.begin_with(BEGIN).await
+    }
+
+    /// A transaction that reads one snapshot.
+    pub(crate) async fn begin_read(&self) -> Result<PostgresSession<'static>> {
+        self.begin_with(BEGIN_READ).await
+    }
+
+    async fn begin_with(&self, begin: &'static str) -> Result<PostgresSession<'static>> {
+        // A pool may hand out a connection that the server has ended meanwhile. Nothing was asked on
+        // it yet, so the next one is as good; each that fails is closed, so this ends.
+        let mut left = self.pool.options().get_max_connections();
+        loop {
+            let mut line = Line::open(&self.pool).await.map_err(error::driver)?;
+            match in_time(sqlx::raw_sql(begin).fetch_all(&mut *line)).await {
+                Ok(rows) => {
+                    let now = rows.first().map(|row| row.try_get::<i64, _>(0));
+                    let now = now.transpose().map_err(error::driver)?;
+                    let now =
+                        now.and_then(micros_to_time).ok_or_else(|| Error::damaged("no time"))?;
+                    let connection = Connection::Own(line);
+                    return Ok(PostgresSession::new(connection, now, self.lends_sessions));
+                }
+                Err(sqlx::Error::Io(_) | sqlx::Error::Database(_)) if left > 0 => left -= 1,
+                Err(error) => return Err(error::driver(error)),
+            }
+        }
+    }
+
+    /// Works in the caller's own transaction.
+    pub(crate) async fn within<'c>(
+        &self,
+        connection: &'c mut PgConnection,
+    ) -> Result<PostgresSession<'c>> {
+        let row = sqlx::raw_sql(NOW).fetch_one(&mut *connection).await.map_err(error::driver)?;
+        let now = row.try_get::<i64, _>(0).map_err(error::driver)?;
+        let now = micros_to_time(now).ok_or_else(|| Error::damaged("no time"))?;
+        let connection = Connection::Callers(connection);
+        Ok(PostgresSession::new(connection, now, self.lends_sessions))
+    }
+}
