@@ -106,6 +106,8 @@ impl WorkManager {
             Store::Sqlite(store) => store.close().await,
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.pool().close().await,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 }

@@ -48,6 +48,8 @@ impl Store {
             Store::Sqlite(store) => store.begin().await.map(Session::Sqlite),
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.begin().await.map(Session::Postgres),
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -58,6 +60,8 @@ impl Store {
             Store::Sqlite(store) => store.begin_read().await.map(Session::Sqlite),
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.begin_read().await.map(Session::Postgres),
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 }
@@ -80,6 +84,8 @@ impl Store {
             Store::Sqlite(_) => false,
             #[cfg(feature = "postgres")]
             Store::Postgres(_) => true,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -92,6 +98,8 @@ impl Store {
             }
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.send_notice(types).await,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -102,6 +110,8 @@ impl Store {
             Store::Sqlite(store) => store.listen(heard).await,
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.listen(heard).await,
+            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
+            _ => unreachable!("no database is built in"),
         }
     }
 }
