@@ -1,6 +1,6 @@
 //! Sealing the audit trail, and verifying it (W10).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{WorkManager, read, transact};
 use crate::audit::{Checkpoint, ExportedEvent, Finding, Verifier};
 use crate::store::EventRow;
-use crate::{EventHash, OrderId, Result};
+use crate::{ErrorKind, EventHash, EventType, OrderId, Result};
 
 /// So many events are sealed by one transaction.
 const BATCH: i64 = 1_000;
@@ -61,26 +61,34 @@ impl WorkManager {
             let sealed = self.seal_batch().await?;
             total.events += sealed.events;
             total.position = sealed.position;
-            if sealed.events < BATCH.unsigned_abs() {
+            if sealed.events == 0 {
                 return Ok(total);
             }
         }
     }
 
     async fn seal_batch(&self) -> Result<Sealed> {
-        let orders: BTreeSet<OrderId> = read!(self, session => {
-            let waiting = session.unsealed(BATCH).await?;
-            let of_items = waiting.iter().filter(|row| row.event.item_id.is_some());
-            Ok(of_items.map(|row| row.event.order_id).collect())
-        })?;
-        for order in orders {
-            if self.needs_to_follow(order).await? {
-                self.follow(order).await?;
+        let mut waiting = read!(self, session => { session.unsealed(BATCH).await })?;
+        waiting.retain(|row| row.event.item_id.is_some());
+        // By order: whether anything happened but progress.
+        let mut orders: BTreeMap<OrderId, bool> = BTreeMap::new();
+        for row in &waiting {
+            *orders.entry(row.event.order_id).or_default() |= !is_progress(&row.event.event);
+        }
+        for (order, beyond_progress) in orders {
+            if beyond_progress || self.needs_to_follow(order).await? {
+                match self.follow(order).await {
+                    Err(error) if matches!(error.kind(), ErrorKind::OrderNotFound { .. }) => {}
+                    followed => drop(followed?),
+                }
             }
         }
+        let looked_at: BTreeSet<i64> = waiting.iter().map(|row| row.seq).collect();
         transact!(self, session => {
             let mut position = session.lock_sealer().await?;
-            let rows = session.unsealed(BATCH).await?;
+            let mut rows = session.unsealed(BATCH).await?;
+            // What was committed after the look waits for the next one: its order may lag behind.
+            rows.retain(|row| row.event.item_id.is_none() || looked_at.contains(&row.seq));
             let orders: BTreeSet<_> = rows.iter().map(|row| row.event.order_id).collect();
             let orders: Vec<_> = orders.into_iter().collect();
             let mut chains = session.chains(&orders).await?;
@@ -94,7 +102,7 @@ impl WorkManager {
             }
             let events = session.put_seals(&sealed).await?;
             if events != sealed.len() as u64 {
-                return Err(crate::ErrorKind::Conflict { entity: "event" }.into());
+                return Err(ErrorKind::Conflict { entity: "event" }.into());
             }
             Ok(Sealed { events, position })
         })
@@ -105,7 +113,10 @@ impl WorkManager {
     /// # Errors
     /// The store's. What is wrong with the trail is in the answer.
     pub async fn verify(&self) -> Result<Verification> {
-        let checkpoints = read!(self, session => { session.checkpoints().await })?;
+        // Before the events: what is sealed meanwhile may be missing here, and nothing else.
+        let (checkpoints, sealed) = read!(self, session => {
+            Ok((session.checkpoints().await?, session.sealed_position().await?))
+        })?;
         let first = checkpoints.iter().map(|at| at.seal.position).max().unwrap_or(0);
         let mut verifier = Verifier::new(first + 1, checkpoints);
         let (mut position, mut events) = (first, 0);
@@ -121,7 +132,10 @@ impl WorkManager {
             position = last.position;
         }
         let (unsealed, unsealed_since) = read!(self, session => { session.unsealed_tail().await })?;
-        let findings = verifier.finish();
+        let mut findings = verifier.finish();
+        if position < sealed {
+            findings.push(Finding::Gap { from: position + 1, to: sealed });
+        }
         Ok(Verification { events, position, findings, unsealed, unsealed_since })
     }
 
@@ -142,4 +156,11 @@ impl WorkManager {
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>> {
         read!(self, session => { session.checkpoints().await })
     }
+}
+
+/// Whether an event of an item tells of progress, after which a cheap look at the order is enough.
+fn is_progress(event: &str) -> bool {
+    [EventType::Leased, EventType::InProgress, EventType::Submitted, EventType::Heartbeat]
+        .iter()
+        .any(|progress| progress.as_str() == event)
 }

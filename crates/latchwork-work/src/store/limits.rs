@@ -134,6 +134,17 @@ impl Session<'_> {
         rows.into_iter().map(row).collect()
     }
 
+    /// Some lanes that hold back something of these types.
+    pub(crate) async fn full_lanes(&mut self, types: &[&str]) -> Result<Vec<(LimitKey, LimitRow)>> {
+        const SOME: i64 = 16;
+        let rows = self.fetch(self.sql().full_lanes, params![json(&types)?, SOME]).await?;
+        let row = |mut row: super::Cells| {
+            let key = LimitKey(row.text()?);
+            Ok((key, LimitRow { held: row.int()?, max: row.opt_int()?.unwrap_or(i64::MAX) }))
+        };
+        rows.into_iter().map(row).collect()
+    }
+
     /// Adds to the counts of locked limits, and takes away.
     pub(crate) async fn change_limits(&mut self, changes: &BTreeMap<LimitKey, i64>) -> Result<()> {
         let rows: Vec<_> = (changes.iter())
