@@ -12,7 +12,7 @@ mod limits;
 mod orders;
 mod param;
 mod ready;
-mod rows;
+pub(crate) mod rows;
 mod session;
 mod statements;
 
@@ -26,9 +26,9 @@ pub(crate) use items::{NewItem, ResultRow};
 pub(crate) use keys::{IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
-pub(crate) use param::{Cell, Cells, Param, params};
+pub(crate) use param::{Cell, Cells, Param, json, params};
 pub(crate) use ready::{Pick, PickFrom};
-pub(crate) use session::Session;
+pub(crate) use session::{Connection, Session};
 pub(crate) use statements::Statements;
 
 /// A database with orders.
@@ -45,9 +45,11 @@ impl Store {
     pub(crate) async fn begin(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin().await.map(Session::Sqlite),
+            Store::Sqlite(store) => store.begin().await.map(Connection::Sqlite).map(Session::new),
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin().await.map(Connection::Postgres).map(Session::new)
+            }
             #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
             _ => unreachable!("no database is built in"),
         }
@@ -57,12 +59,36 @@ impl Store {
     pub(crate) async fn begin_read(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin_read().await.map(Session::Sqlite),
+            Store::Sqlite(store) => {
+                store.begin_read().await.map(Connection::Sqlite).map(Session::new)
+            }
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin_read().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin_read().await.map(Connection::Postgres).map(Session::new)
+            }
             #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
             _ => unreachable!("no database is built in"),
         }
+    }
+}
+
+impl Store {
+    /// One statement that reads, as a transaction by itself where the database can do that.
+    pub(crate) async fn fetch_once(
+        &self,
+        sql: impl Fn(&Statements) -> &'static str,
+        params: Vec<Param>,
+    ) -> Result<Vec<Cells>> {
+        #[cfg(feature = "postgres")]
+        if let Store::Postgres(store) = self
+            && store.has_scripts()
+        {
+            return store.once(sql(store.statements()), params).await;
+        }
+        let mut session = self.begin_read().await?;
+        let found = session.fetch(sql(session.sql()), params).await;
+        let _ = session.rollback().await;
+        found
     }
 }
 

@@ -10,7 +10,7 @@ use crate::store::{
     AGENT, IdempotencyKey, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom,
     ResultRow, Session, TYPE, Taken,
 };
-use crate::{EventType, Item, ItemId, Lease, LeaseId, OrderId, OrderState, Result};
+use crate::{EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState, Result};
 
 /// What one transaction of a claim did.
 #[derive(Default)]
@@ -22,6 +22,8 @@ struct Round {
     full_types: Vec<String>,
     /// Orders that should follow their items.
     follow: BTreeSet<OrderId>,
+    /// Whether it found nothing that it could have leased.
+    nothing_open: bool,
     /// Whether more of what is open might be leased by another round.
     more: bool,
 }
@@ -53,9 +55,15 @@ impl WorkClient {
         checkout: &Checkout,
         key: Option<&IdempotencyKey>,
     ) -> Result<Claim> {
-        let mut all = Round::default();
+        let mut all = match key {
+            None => self.claim_plainly(checkout).await?,
+            Some(_) => Round::default(),
+        };
         let wanted = checkout.limit.unwrap_or(1) as usize;
         for round in 0..ROUNDS {
+            if all.leases.len() >= wanted || key.is_some() && !all.leases.is_empty() {
+                break;
+            }
             let mut rest = checkout.clone();
             rest.limit = u32::try_from(wanted - all.leases.len()).ok();
             let full = all.full_types.clone();
@@ -82,11 +90,16 @@ impl WorkClient {
                 Err(ids) => return Ok(Claim::Before(ids)),
             };
             all.leases.extend(round.leases);
+            // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
+            // one had the limit locked, and whoever changes such an item may wait for it.
+            let mut reclaimed = round.nothing_open && self.reclaim_of_full_lanes(checkout).await?;
+            for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
+                reclaimed |= self.reclaim_of(limit).await?;
+            }
             all.held_back.extend(round.held_back);
             all.full_types.extend(round.full_types);
             all.follow.extend(round.follow);
-            let done = all.leases.len() >= wanted || key.is_some() && !all.leases.is_empty();
-            if !round.more || done {
+            if !round.more && !reclaimed {
                 break;
             }
         }
@@ -115,16 +128,13 @@ impl WorkClient {
             let free = usize::try_from(i64::from(max) - held).unwrap_or(0);
             room = room.min(free);
             if free == 0 {
-                round.more = self.reclaim_of(session, &agent).await?;
-                round.held_back.insert(agent, LimitRow { held, max: max.into() });
+                round.held_back.insert(agent, LimitRow { held, max: max.into(), ordered: false });
                 return Ok(round);
             }
         }
         let picked = pick(session, checkout, &types, room.saturating_mul(reach)).await?;
         if picked.is_empty() {
-            // What a full lane holds back is not looked at, so its dead agents are looked for.
-            let expired = session.expired_of_full_lanes(&types, RECLAIMED).await?;
-            round.more = self.reclaim(session, &expired).await?;
+            round.nothing_open = true;
             return Ok(round);
         }
         let states: BTreeMap<ItemId, OrderState> = picked.iter().copied().collect();
@@ -204,9 +214,6 @@ impl WorkClient {
         }
         let lanes = full.iter().filter(|key| key.is_lane()).map(|key| key.as_str().to_owned());
         session.rebalance(&lanes.collect::<Vec<_>>()).await?;
-        for key in full {
-            self.reclaim_of(session, &key).await?;
-        }
         Ok(admitted)
     }
 
@@ -214,19 +221,37 @@ impl WorkClient {
         self.manager.types().get(name).ok()?.settings().max_leases
     }
 
-    /// Takes back what a limit's dead agents hold. Passes over items that somebody is changing: we hold
-    /// the limit that he may wait for.
-    async fn reclaim_of(&self, session: &mut Session<'_>, limit: &LimitKey) -> Result<bool> {
-        let expired = session.expired_of(limit, RECLAIMED).await?;
-        self.reclaim(session, &expired).await
+    /// Takes back what a limit's dead agents hold.
+    async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of(limit, RECLAIMED).await?;
+            self.reclaim(session, &expired).await
+        })?;
+        self.follow_reclaimed(reclaimed).await
     }
 
-    async fn reclaim(&self, session: &mut Session<'_>, expired: &[ItemId]) -> Result<bool> {
+    /// Takes back what dead agents hold of the lanes that hold something back. Claims do not look at
+    /// what these hold back, so one that finds nothing looks for their dead agents.
+    async fn reclaim_of_full_lanes(&self, checkout: &Checkout) -> Result<bool> {
+        let types = self.wanted_types(checkout);
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of_full_lanes(&types, RECLAIMED).await?;
+            self.reclaim(session, &expired).await
+        })?;
+        self.follow_reclaimed(reclaimed).await
+    }
+
+    async fn reclaim(&self, session: &mut Session<'_>, expired: &[ItemId]) -> Result<Vec<Item>> {
         if expired.is_empty() {
-            return Ok(false);
+            return Ok(Vec::new());
         }
         let items = session.lock_free_items(expired).await?;
-        let reclaimed = self.manager.reclaim_items(session, items).await?;
+        self.manager.reclaim_items(session, items).await
+    }
+
+    async fn follow_reclaimed(&self, reclaimed: Vec<Item>) -> Result<bool> {
+        let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
+        self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())
     }
 
@@ -369,5 +394,91 @@ pub(super) fn lease_of(
         expires_at: row.expires_at,
         heartbeat_every: Duration::from_micros(row.heartbeat_every.unsigned_abs()),
         previous,
+    }
+}
+
+/// How often a process that claims by single statements opens what has become due.
+#[cfg(feature = "postgres")]
+const PROMOTE_EVERY: Duration = Duration::from_millis(100);
+
+/// The claim by one statement.
+#[cfg(feature = "postgres")]
+impl WorkClient {
+    /// Leases items by one statement where no limit can count: of one type without a limit, by an agent
+    /// without one. What it does not find, the general way may.
+    async fn claim_plainly(&self, checkout: &Checkout) -> Result<Round> {
+        use crate::stores::postgres::PlainClaim;
+        let mut round = Round::default();
+        let inner = &self.manager.inner;
+        let crate::store::Store::Postgres(store) = &inner.store else { return Ok(round) };
+        let types = self.wanted_types(checkout);
+        let [order_type] = types[..] else { return Ok(round) };
+        let settings = self.manager.types().get(order_type)?.settings();
+        let limited = inner.max_leases_per_agent.is_some() || settings.max_leases.is_some();
+        if limited || checkout.order.is_some() || !store.has_scripts() {
+            return Ok(round);
+        }
+        self.promote_now_and_then().await?;
+        let agent = self.agent()?;
+        let claim = PlainClaim {
+            order_type,
+            min_priority: checkout.min_priority.map_or(i64::MIN, i64::from),
+            meta: checkout.meta.as_ref().map(crate::store::json).transpose()?,
+            agent,
+            ttl: settings.lease_ttl,
+            heartbeat_every: settings.heartbeat_every,
+            limit: checkout.limit.unwrap_or(1) as usize,
+            provenance: &self.provenance,
+            step: self.manager.tables().item_move(ItemState::Queued, ItemState::Leased)?,
+        };
+        let leased = store.claim(&claim, inner.clock.wall()).await?;
+        let with_past = leased.iter().filter(|one| one.item.results > 0);
+        let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
+        let results = match with_past.is_empty() {
+            true => Vec::new(),
+            false => super::read!(self.manager, session => { session.results(&with_past).await })?,
+        };
+        for one in leased {
+            if one.order_state == OrderState::Queued {
+                round.follow.insert(one.item.order_id);
+            }
+            let row = LeaseRow {
+                id: one.id,
+                item_id: one.item.id,
+                order_id: one.item.order_id,
+                order_type: order_type.to_owned(),
+                agent: agent.to_owned(),
+                fence: one.item.fence,
+                heartbeat_every: crate::store::span(settings.heartbeat_every),
+                leased_at: one.leased_at,
+                expires_at: one.leased_at + settings.lease_ttl,
+                heartbeat_at: one.leased_at,
+                heartbeat_event_at: one.leased_at,
+            };
+            let result = results.iter().find(|result| result.item_id == row.item_id);
+            round.leases.push(lease_of(&row, &one.item, one.input, result));
+        }
+        Ok(round)
+    }
+
+    /// A retry that has become due has its turn before what is less urgent.
+    async fn promote_now_and_then(&self) -> Result<()> {
+        let inner = &self.manager.inner;
+        let now = inner.clock.now();
+        {
+            let mut last = inner.promoted_at.lock();
+            if now < last.after(PROMOTE_EVERY) {
+                return Ok(());
+            }
+            *last = now;
+        }
+        transact!(self.manager, session => { session.promote().await })
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl WorkClient {
+    async fn claim_plainly(&self, _: &Checkout) -> Result<Round> {
+        Ok(Round::default())
     }
 }

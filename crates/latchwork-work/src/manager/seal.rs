@@ -8,10 +8,20 @@ use serde::{Deserialize, Serialize};
 use super::{WorkManager, read, transact};
 use crate::audit::{Checkpoint, ExportedEvent, Finding, Verifier};
 use crate::store::EventRow;
-use crate::{ErrorKind, EventHash, EventType, OrderId, Result};
+use crate::{EventHash, EventType, OrderId, Result};
 
 /// So many events are sealed by one transaction.
 const BATCH: i64 = 1_000;
+
+/// What an item does when it does not go on.
+const MOVED_BACK: [EventType; 6] = [
+    EventType::Failed,
+    EventType::LeaseExpired,
+    EventType::Requeued,
+    EventType::Released,
+    EventType::Snoozed,
+    EventType::DeadLettered,
+];
 
 /// What a sealing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,16 +80,18 @@ impl WorkManager {
     async fn seal_batch(&self) -> Result<Sealed> {
         let mut waiting = read!(self, session => { session.unsealed(BATCH).await })?;
         waiting.retain(|row| row.event.item_id.is_some());
-        // By order: whether anything happened but progress.
         let mut orders: BTreeMap<OrderId, bool> = BTreeMap::new();
         for row in &waiting {
-            *orders.entry(row.event.order_id).or_default() |= !is_progress(&row.event.event);
+            // A cheap look does not see that an item failed or lost its agent while others are open.
+            let moved_back = MOVED_BACK.iter().any(|event| event.as_str() == row.event.event);
+            *orders.entry(row.event.order_id).or_default() |= moved_back;
         }
-        for (order, beyond_progress) in orders {
-            if beyond_progress || self.needs_to_follow(order).await? {
-                match self.follow(order).await {
-                    Err(error) if matches!(error.kind(), ErrorKind::OrderNotFound { .. }) => {}
-                    followed => drop(followed?),
+        for (order, moved_back) in orders {
+            if moved_back || self.needs_to_follow(order).await? {
+                match self.follow(order).await.map_err(|error| (error.code(), error)) {
+                    // Its rows may be pruned; its trail is sealed all the same.
+                    Ok(_) | Err(("order_not_found", _)) => {}
+                    Err((_, error)) => return Err(error),
                 }
             }
         }
@@ -102,7 +114,7 @@ impl WorkManager {
             }
             let events = session.put_seals(&sealed).await?;
             if events != sealed.len() as u64 {
-                return Err(ErrorKind::Conflict { entity: "event" }.into());
+                return Err(crate::ErrorKind::Conflict { entity: "event" }.into());
             }
             Ok(Sealed { events, position })
         })
@@ -156,11 +168,4 @@ impl WorkManager {
     pub async fn checkpoints(&self) -> Result<Vec<Checkpoint>> {
         read!(self, session => { session.checkpoints().await })
     }
-}
-
-/// Whether an event of an item tells of progress, after which a cheap look at the order is enough.
-fn is_progress(event: &str) -> bool {
-    [EventType::Leased, EventType::InProgress, EventType::Submitted, EventType::Heartbeat]
-        .iter()
-        .any(|progress| progress.as_str() == event)
 }

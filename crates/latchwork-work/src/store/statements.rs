@@ -82,6 +82,8 @@ pub(crate) struct Statements {
     pub(crate) insert_leases: &'static str,
     /// Leases (1: ids).
     pub(crate) leases: &'static str,
+    /// Leases (1: ids), each with the input of its item.
+    pub(crate) lease_inputs: &'static str,
     /// The leases of items (1: ids).
     pub(crate) leases_of_items: &'static str,
     /// The same, locked in the order of their items.
@@ -106,7 +108,7 @@ pub(crate) struct Statements {
     pub(crate) lock_limits: &'static str,
     /// The same, not locked.
     pub(crate) limits: &'static str,
-    /// Lanes whose first item that is held back is of a type (1), some (2): key, held, max.
+    /// Lanes whose first item that is held back is of a type (1), some (2): as above.
     pub(crate) full_lanes: &'static str,
     /// JSON rows (1) of key and change.
     pub(crate) change_limits: &'static str,

@@ -253,6 +253,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         " FROM latchwork_work_lease l WHERE l.id IN ",
         ids!(1)
     ),
+    lease_inputs: concat!(
+        "SELECT ",
+        lease_columns!(),
+        ", b.input FROM latchwork_work_lease l JOIN latchwork_work_input b ON b.item_id = l.item_id \
+         WHERE l.id IN ",
+        ids!(1)
+    ),
     leases_of_items: concat!(
         "SELECT ",
         lease_columns!(),
@@ -309,7 +316,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         texts!(1)
     ),
     full_lanes: concat!(
-        "SELECT m.key, m.held, m.max FROM latchwork_work_limit m WHERE m.key >= 'key:' \
+        "SELECT m.key, m.held, m.max, m.ordered FROM latchwork_work_limit m WHERE m.key >= 'key:' \
          AND m.key < 'key;' AND (m.held >= m.max OR m.ordered) AND (SELECT r.type \
          FROM latchwork_work_ready r WHERE r.lane = m.key AND r.hold = 1 \
          ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT 1) IN ",
