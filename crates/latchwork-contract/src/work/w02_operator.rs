@@ -107,7 +107,7 @@ async fn w02_a_retry_of_one_item(f: Fixture) {
     let (order, first) = leased(&work, 2).await;
     let ada = user(&work, "ada");
     let error = ada.retry_item(first.item_id).await.expect_err("it did not fail");
-    assert_eq!(error.code(), "illegal_transition");
+    assert_eq!(error.code(), "invalid_argument");
     assert_eq!(item_state(&work, first.item_id).await, ItemState::Leased);
     client.fail(first.id, Failure::new("x", "y").permanent()).await.expect("failed");
     let item = ada.retry_item(first.item_id).await.expect("retried");
