@@ -50,8 +50,6 @@ impl Store {
             Store::Postgres(store) => {
                 store.begin().await.map(Connection::Postgres).map(Session::new)
             }
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -66,8 +64,6 @@ impl Store {
             Store::Postgres(store) => {
                 store.begin_read().await.map(Connection::Postgres).map(Session::new)
             }
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            _ => unreachable!("no database is built in"),
         }
     }
 }
@@ -110,8 +106,6 @@ impl Store {
             Store::Sqlite(_) => false,
             #[cfg(feature = "postgres")]
             Store::Postgres(_) => true,
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -124,8 +118,6 @@ impl Store {
             }
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.send_notice(types).await,
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            _ => unreachable!("no database is built in"),
         }
     }
 
@@ -136,8 +128,6 @@ impl Store {
             Store::Sqlite(store) => store.listen(heard).await,
             #[cfg(feature = "postgres")]
             Store::Postgres(store) => store.listen(heard).await,
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            _ => unreachable!("no database is built in"),
         }
     }
 }

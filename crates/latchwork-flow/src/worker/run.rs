@@ -1,6 +1,6 @@
 //! The right to save a context, and what came of it so far.
 
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 
 use crate::TransitionId;
 use crate::store::{Proof, RunClaim};
