@@ -153,7 +153,7 @@ pub(super) async fn event_names(work: &WorkManager, order: OrderId) -> Vec<Event
 }
 
 /// How long something takes.
-pub(super) struct Timer(latchwork_lock::Moment);
+pub(super) struct Timer(latchwork_lock::provider::Moment);
 
 impl Timer {
     pub(super) fn start() -> Self {

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use latchwork_contract::process::Signal;
-use latchwork_lock::{Clock, Moment, Sleep, SystemClock};
+use latchwork_lock::provider::{Moment, Sleep};
+use latchwork_lock::{Clock, SystemClock};
 use latchwork_work::{Checkout, ItemState, OrderId, OrderState, Submission, WorkManager};
 use serde_json::json;
 
