@@ -32,8 +32,10 @@ pub use id::{EventId, ItemId, LeaseId, OrderId};
 pub use item::Item;
 pub use lease::{Heartbeat, Lease, LeaseInfo};
 pub use manager::{
-    Agent, Answer, CheckedOut, Checkout, EventNote, Failure, HeldBack, ItemDetails, ItemResult,
-    Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails, Sealed, StateCount,
+    Agent, Answer, Blocker, BlockerCode, BlockerGroup, CheckedOut, Checkout, EventNote, Failure,
+    HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
+    LeasePage, ListedItem, ListedLease, ListedOrder, Maintenance, MaintenanceReport,
+    MaintenanceSettings, Notice, OrderDetails, OrderExplanation, OrderPage, Sealed, StateCount,
     Submission, Submitted, Timeline, Verification, WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};

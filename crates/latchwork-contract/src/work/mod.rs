@@ -17,6 +17,9 @@ mod runner;
 mod w01_moves;
 mod w03_claims;
 mod w04_leases;
+mod w13_blockers;
+mod w13_items;
+mod w13_listings;
 
 pub use backend::{Suite, TestBackend, missing, suite};
 pub use case::Case;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Cells, Param, Statements};
+use super::{Cells, Listings, Param, Statements};
 use crate::Result;
 
 /// One transaction: it is [committed](Self::commit), or nothing of it has happened.
@@ -42,6 +42,10 @@ impl Session<'_> {
 
     pub(crate) fn sql(&self) -> &'static Statements {
         on!(self, session => session.statements())
+    }
+
+    pub(crate) fn listings(&self) -> &'static Listings {
+        on!(self, session => session.listings())
     }
 
     pub(crate) async fn fetch(&mut self, sql: &str, params: Vec<Param>) -> Result<Vec<Cells>> {
