@@ -78,6 +78,8 @@ pub(crate) struct Inner {
     pub(crate) wake: wake::Wake,
     /// For waiting only: leases are judged by the store's clock.
     pub(crate) clock: Arc<dyn latchwork_lock::Clock>,
+    /// When this process last opened what had become due.
+    pub(crate) promoted_at: parking_lot::Mutex<latchwork_lock::Moment>,
 }
 
 impl WorkManager {

@@ -13,7 +13,7 @@ mod orders;
 mod param;
 mod query;
 mod ready;
-mod rows;
+pub(crate) mod rows;
 mod session;
 mod statements;
 mod waits;
@@ -31,7 +31,7 @@ pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use param::{Cell, Cells, Param, json, params};
 pub(crate) use query::{Listings, Select};
 pub(crate) use ready::{Pick, PickFrom};
-pub(crate) use session::Session;
+pub(crate) use session::{Connection, Session};
 pub(crate) use statements::Statements;
 pub(crate) use waits::{Wait, Waiting};
 
@@ -49,9 +49,11 @@ impl Store {
     pub(crate) async fn begin(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin().await.map(Session::Sqlite),
+            Store::Sqlite(store) => store.begin().await.map(Connection::Sqlite).map(Session::new),
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin().await.map(Connection::Postgres).map(Session::new)
+            }
         }
     }
 
@@ -59,10 +61,34 @@ impl Store {
     pub(crate) async fn begin_read(&self) -> Result<Session<'static>> {
         match self {
             #[cfg(feature = "sqlite")]
-            Store::Sqlite(store) => store.begin_read().await.map(Session::Sqlite),
+            Store::Sqlite(store) => {
+                store.begin_read().await.map(Connection::Sqlite).map(Session::new)
+            }
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.begin_read().await.map(Session::Postgres),
+            Store::Postgres(store) => {
+                store.begin_read().await.map(Connection::Postgres).map(Session::new)
+            }
         }
+    }
+}
+
+impl Store {
+    /// One statement that reads, as a transaction by itself where the database can do that.
+    pub(crate) async fn fetch_once(
+        &self,
+        sql: impl Fn(&Statements) -> &'static str,
+        params: Vec<Param>,
+    ) -> Result<Vec<Cells>> {
+        #[cfg(feature = "postgres")]
+        if let Store::Postgres(store) = self
+            && store.has_scripts()
+        {
+            return store.once(sql(store.statements()), params).await;
+        }
+        let mut session = self.begin_read().await?;
+        let found = session.fetch(sql(session.sql()), params).await;
+        let _ = session.rollback().await;
+        found
     }
 }
 

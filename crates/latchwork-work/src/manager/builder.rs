@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use latchwork_lock::SystemClock;
+use parking_lot::Mutex;
 
 use super::wake::Wake;
 use super::{Inner, WorkManager};
@@ -114,7 +115,15 @@ impl WorkManagerBuilder {
         }
         let wake = Wake::new(&store);
         let clock = SystemClock::shared();
-        let inner = Inner { store, types, tables, max_leases_per_agent, wake, clock };
+        let inner = Inner {
+            store,
+            types,
+            tables,
+            max_leases_per_agent,
+            wake,
+            clock,
+            promoted_at: Mutex::default(),
+        };
         let manager = WorkManager { inner: Arc::new(inner) };
         manager.store_types().await?;
         Ok(manager)

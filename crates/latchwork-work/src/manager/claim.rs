@@ -10,7 +10,7 @@ use crate::store::{
     AGENT, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom, ResultRow,
     Session, TYPE,
 };
-use crate::{EventType, Item, ItemId, Lease, LeaseId, OrderId, OrderState, Result};
+use crate::{EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState, Result};
 
 /// What one transaction of a claim did.
 #[derive(Default)]
@@ -38,9 +38,12 @@ impl WorkClient {
     /// What a limit holds back is put aside and the next items are looked at, in a transaction of its
     /// own: limits are locked in one order, and a second look would break it.
     pub(super) async fn claim(&self, checkout: &Checkout) -> Result<CheckedOut> {
-        let mut all = Round::default();
+        let mut all = self.claim_plainly(checkout).await?;
         let wanted = checkout.limit.unwrap_or(1) as usize;
         for _ in 0..ROUNDS {
+            if all.leases.len() >= wanted {
+                break;
+            }
             let mut rest = checkout.clone();
             rest.limit = u32::try_from(wanted - all.leases.len()).ok();
             let full = all.full_types.clone();
@@ -48,10 +51,16 @@ impl WorkClient {
                 self.claim_round(session, &rest, &full).await
             })?;
             all.leases.extend(round.leases);
+            // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
+            // one had the limit locked, and whoever changes such an item may wait for it.
+            let mut reclaimed = false;
+            for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
+                reclaimed |= self.reclaim_of(limit).await?;
+            }
             all.held_back.extend(round.held_back);
             all.full_types.extend(round.full_types);
             all.follow.extend(round.follow);
-            if !round.more || all.leases.len() >= wanted {
+            if !round.more && !reclaimed {
                 break;
             }
         }
@@ -79,8 +88,7 @@ impl WorkClient {
             let free = usize::try_from(i64::from(max) - held).unwrap_or(0);
             room = room.min(free);
             if free == 0 {
-                round.more = self.reclaim_of(session, &agent).await?;
-                round.held_back.insert(agent, LimitRow { held, max: max.into() });
+                round.held_back.insert(agent, LimitRow { held, max: max.into(), ordered: false });
                 return Ok(round);
             }
         }
@@ -156,9 +164,6 @@ impl WorkClient {
         }
         let lanes = full.iter().filter(|key| key.is_lane()).map(|key| key.as_str().to_owned());
         session.rebalance(&lanes.collect::<Vec<_>>()).await?;
-        for key in full {
-            self.reclaim_of(session, &key).await?;
-        }
         Ok(admitted)
     }
 
@@ -166,15 +171,18 @@ impl WorkClient {
         self.manager.types().get(name).ok()?.settings().max_leases
     }
 
-    /// Takes back what a limit's dead agents hold. Passes over items that somebody is changing: we hold
-    /// the limit that he may wait for.
-    async fn reclaim_of(&self, session: &mut Session<'_>, limit: &LimitKey) -> Result<bool> {
-        let expired = session.expired_of(limit, RECLAIMED).await?;
-        if expired.is_empty() {
-            return Ok(false);
-        }
-        let items = session.lock_free_items(&expired).await?;
-        let reclaimed = self.manager.reclaim_items(session, items).await?;
+    /// Takes back what a limit's dead agents hold.
+    async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of(limit, RECLAIMED).await?;
+            if expired.is_empty() {
+                return Ok(Vec::new());
+            }
+            let items = session.lock_free_items(&expired).await?;
+            self.manager.reclaim_items(session, items).await
+        })?;
+        let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
+        self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())
     }
 
@@ -314,5 +322,91 @@ pub(super) fn lease_of(
         expires_at: row.expires_at,
         heartbeat_every: Duration::from_micros(row.heartbeat_every.unsigned_abs()),
         previous,
+    }
+}
+
+/// How often a process that claims by single statements opens what has become due.
+#[cfg(feature = "postgres")]
+const PROMOTE_EVERY: Duration = Duration::from_millis(100);
+
+/// The claim by one statement.
+#[cfg(feature = "postgres")]
+impl WorkClient {
+    /// Leases items by one statement where no limit can count: of one type without a limit, by an agent
+    /// without one. What it does not find, the general way may.
+    async fn claim_plainly(&self, checkout: &Checkout) -> Result<Round> {
+        use crate::stores::postgres::PlainClaim;
+        let mut round = Round::default();
+        let inner = &self.manager.inner;
+        let crate::store::Store::Postgres(store) = &inner.store else { return Ok(round) };
+        let types = self.wanted_types(checkout);
+        let [order_type] = types[..] else { return Ok(round) };
+        let settings = self.manager.types().get(order_type)?.settings();
+        let limited = inner.max_leases_per_agent.is_some() || settings.max_leases.is_some();
+        if limited || checkout.order.is_some() || !store.has_scripts() {
+            return Ok(round);
+        }
+        self.promote_now_and_then().await?;
+        let agent = self.agent()?;
+        let claim = PlainClaim {
+            order_type,
+            min_priority: checkout.min_priority.map_or(i64::MIN, i64::from),
+            meta: checkout.meta.as_ref().map(crate::store::json).transpose()?,
+            agent,
+            ttl: settings.lease_ttl,
+            heartbeat_every: settings.heartbeat_every,
+            limit: checkout.limit.unwrap_or(1) as usize,
+            provenance: &self.provenance,
+            step: self.manager.tables().item_move(ItemState::Queued, ItemState::Leased)?,
+        };
+        let leased = store.claim(&claim, inner.clock.wall()).await?;
+        let with_past = leased.iter().filter(|one| one.item.results > 0);
+        let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
+        let results = match with_past.is_empty() {
+            true => Vec::new(),
+            false => super::read!(self.manager, session => { session.results(&with_past).await })?,
+        };
+        for one in leased {
+            if one.order_state == OrderState::Queued {
+                round.follow.insert(one.item.order_id);
+            }
+            let row = LeaseRow {
+                id: one.id,
+                item_id: one.item.id,
+                order_id: one.item.order_id,
+                order_type: order_type.to_owned(),
+                agent: agent.to_owned(),
+                fence: one.item.fence,
+                heartbeat_every: crate::store::span(settings.heartbeat_every),
+                leased_at: one.leased_at,
+                expires_at: one.leased_at + settings.lease_ttl,
+                heartbeat_at: one.leased_at,
+                heartbeat_event_at: one.leased_at,
+            };
+            let result = results.iter().find(|result| result.item_id == row.item_id);
+            round.leases.push(lease_of(&row, &one.item, one.input, result));
+        }
+        Ok(round)
+    }
+
+    /// A retry that has become due has its turn before what is less urgent.
+    async fn promote_now_and_then(&self) -> Result<()> {
+        let inner = &self.manager.inner;
+        let now = inner.clock.now();
+        {
+            let mut last = inner.promoted_at.lock();
+            if now < last.after(PROMOTE_EVERY) {
+                return Ok(());
+            }
+            *last = now;
+        }
+        transact!(self.manager, session => { session.promote().await })
+    }
+}
+
+#[cfg(not(feature = "postgres"))]
+impl WorkClient {
+    async fn claim_plainly(&self, _: &Checkout) -> Result<Round> {
+        Ok(Round::default())
     }
 }

@@ -5,10 +5,10 @@
 //! it ([`next_order_state`]). A crash in between leaves an order behind its items; the sealer looks at
 //! every order that has new events, before it seals them, and so closes the gap.
 
-use crate::store::{Note, OrderEdit};
+use crate::store::{Note, OrderEdit, params};
 use crate::{ItemState, Order, OrderId, OrderState, Result, next_order_state};
 
-use super::{WorkManager, read, transact};
+use super::{WorkManager, transact};
 
 impl WorkManager {
     /// Moves orders to where their items are. Errors are logged: the operation itself is done, and the
@@ -39,12 +39,12 @@ impl WorkManager {
 
     /// A cheap look: an order in progress with open items has nowhere to go by a submission.
     pub(super) async fn needs_to_follow(&self, order: OrderId) -> Result<bool> {
-        let seen = read!(self, session => { session.look(order).await })?;
-        Ok(match seen {
-            None => false,
-            Some((state, _)) if state.is_terminal() => false,
-            Some((OrderState::InProgress, open)) => !open,
-            Some(_) => true,
+        let row = self.store().fetch_once(|sql| sql.look, params![order]).await?.into_iter().next();
+        let Some(mut row) = row else { return Ok(false) };
+        let (state, open) = (row.parse()?, row.opt_text()?.is_some());
+        Ok(match state {
+            OrderState::InProgress => !open,
+            state => !state.is_terminal(),
         })
     }
 

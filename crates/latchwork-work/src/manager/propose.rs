@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::client::{Answer, check_text, once};
 use super::{WorkClient, WorkManager, transact};
-use crate::store::{NewItem, Note, OrderEdit, Session};
+use crate::store::{Connection, NewItem, Note, OrderEdit, Session};
 use crate::{
     Error, EventType, Item, ItemId, ItemState, Order, OrderId, OrderState, PlannedItem, Proposal,
     Proposed, RegisteredType, Result,
@@ -106,8 +106,9 @@ impl WorkClient {
             return Err(Error::invalid("connection", "the orders are kept in another database"));
         };
         let planned = self.plan_all(&proposals).await?;
-        let mut session = Session::Postgres(store.within(connection).await?);
+        let mut session = Session::new(Connection::Postgres(store.within(connection).await?));
         let proposed = self.store_planned(&mut session, &planned).await?;
+        session.finish().await?;
         Ok((proposed, self.notice(&proposals)))
     }
 
@@ -126,8 +127,9 @@ impl WorkClient {
             return Err(Error::invalid("connection", "the orders are kept in another database"));
         };
         let planned = self.plan_all(&proposals).await?;
-        let mut session = Session::Sqlite(store.within(connection));
+        let mut session = Session::new(Connection::Sqlite(store.within(connection)));
         let proposed = self.store_planned(&mut session, &planned).await?;
+        session.finish().await?;
         Ok((proposed, self.notice(&proposals)))
     }
 

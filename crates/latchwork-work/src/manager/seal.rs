@@ -1,6 +1,6 @@
 //! Sealing the audit trail, and verifying it (W10).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,20 @@ use serde::{Deserialize, Serialize};
 use super::{WorkManager, read, transact};
 use crate::audit::{Checkpoint, ExportedEvent, Finding, Verifier};
 use crate::store::EventRow;
-use crate::{EventHash, OrderId, Result};
+use crate::{EventHash, EventType, OrderId, Result};
 
 /// So many events are sealed by one transaction.
 const BATCH: i64 = 1_000;
+
+/// What an item does when it does not go on.
+const MOVED_BACK: [EventType; 6] = [
+    EventType::Failed,
+    EventType::LeaseExpired,
+    EventType::Requeued,
+    EventType::Released,
+    EventType::Snoozed,
+    EventType::DeadLettered,
+];
 
 /// What a sealing did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,14 +78,20 @@ impl WorkManager {
     }
 
     async fn seal_batch(&self) -> Result<Sealed> {
-        let orders: BTreeSet<OrderId> = read!(self, session => {
-            let waiting = session.unsealed(BATCH).await?;
-            let of_items = waiting.iter().filter(|row| row.event.item_id.is_some());
-            Ok(of_items.map(|row| row.event.order_id).collect())
-        })?;
-        for order in orders {
-            if self.needs_to_follow(order).await? {
-                self.follow(order).await?;
+        let waiting = read!(self, session => { session.unsealed(BATCH).await })?;
+        let mut orders: BTreeMap<OrderId, bool> = BTreeMap::new();
+        for row in waiting.iter().filter(|row| row.event.item_id.is_some()) {
+            // A cheap look does not see that an item failed or lost its agent while others are open.
+            let moved_back = MOVED_BACK.iter().any(|event| event.as_str() == row.event.event);
+            *orders.entry(row.event.order_id).or_default() |= moved_back;
+        }
+        for (order, moved_back) in orders {
+            if moved_back || self.needs_to_follow(order).await? {
+                match self.follow(order).await.map_err(|error| (error.code(), error)) {
+                    // Its rows may be pruned; its trail is sealed all the same.
+                    Ok(_) | Err(("order_not_found", _)) => {}
+                    Err((_, error)) => return Err(error),
+                }
             }
         }
         transact!(self, session => {

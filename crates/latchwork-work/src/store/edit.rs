@@ -330,7 +330,6 @@ impl Session<'_> {
         if !leased.is_empty() {
             self.insert_leases(&leased).await?;
         }
-        // Before what becomes leasable: this locks all limits of the items in the order of their keys.
         if !unleased.is_empty() {
             self.remove_leases(&unleased).await?;
         }

@@ -1,6 +1,5 @@
 //! Leases: a row for each item that an agent works on, and for no other.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -110,10 +109,10 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Ends the leases of items, and frees what they count for.
+    /// Ends the leases of items; what they count for is freed before the commit.
     pub(super) async fn remove_leases(&mut self, items: &[ItemId]) -> Result<()> {
         let rows = self.fetch(self.sql().remove_leases, params![json(&items)?]).await?;
-        let mut ended = BTreeMap::new();
+        let ended = &mut self.deferred.ended;
         for mut row in rows {
             let (agent, order_type, lane) = (row.text()?, row.text()?, row.opt_text()?);
             let counted = row.int()?;
@@ -128,7 +127,7 @@ impl Session<'_> {
                 count(LimitKey::from_text(lane));
             }
         }
-        self.free_limits(ended).await
+        Ok(())
     }
 
     /// Items whose leases are over, the longest over first, behind a place in that order.

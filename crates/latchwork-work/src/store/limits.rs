@@ -4,7 +4,7 @@
 //! in the order of their keys and adds to them only what they allow; the end of a lease takes it away
 //! again. The sweep counts anew what a crash or a changed setting may have left wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -53,12 +53,22 @@ impl LimitKey {
     }
 }
 
+/// What a transaction does with limits before it commits.
+#[derive(Default)]
+pub(crate) struct Deferred {
+    /// How many leases have ended, by limit.
+    pub(super) ended: BTreeMap<LimitKey, i64>,
+    /// Lanes whose rows have changed.
+    pub(super) rebalance: BTreeSet<LimitKey>,
+}
+
 /// How far a limit is used.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitRow {
     pub(crate) held: i64,
     /// As the last proposal or claim has set it.
     pub(crate) max: i64,
+    pub(crate) ordered: bool,
 }
 
 impl LimitRow {
@@ -81,16 +91,23 @@ struct Change<'a> {
 }
 
 impl Session<'_> {
-    /// Makes limits, or brings them up to date.
+    /// Makes limits, or brings them up to date. Looks first: to write a row that is right already would
+    /// lock it all the same.
     pub(crate) async fn set_limits(
         &mut self,
         limits: &BTreeMap<LimitKey, (u32, bool)>,
     ) -> Result<()> {
-        if limits.is_empty() {
+        let known = self.limits(limits.keys()).await?;
+        let is_right = |(key, (max, ordered)): &(&LimitKey, &(u32, bool))| {
+            let row = known.get(*key);
+            row.is_some_and(|row| row.max == i64::from(*max) && row.ordered == *ordered)
+        };
+        let wrong: Vec<_> = limits.iter().filter(|limit| !is_right(limit)).collect();
+        if wrong.is_empty() {
             return Ok(());
         }
         // Sorted by key, as everywhere, so that two who do this at once do not wait for each other.
-        let rows: Vec<_> = (limits.iter())
+        let rows: Vec<_> = (wrong.into_iter())
             .map(|(key, (max, ordered))| SetLimit {
                 key: key.as_str(),
                 max: *max,
@@ -129,7 +146,8 @@ impl Session<'_> {
         let rows = self.fetch(sql, params![json(&keys)?]).await?;
         let row = |mut row: super::Cells| {
             let key = LimitKey(row.text()?);
-            Ok((key, LimitRow { held: row.int()?, max: row.opt_int()?.unwrap_or(i64::MAX) }))
+            let (held, max) = (row.int()?, row.opt_int()?.unwrap_or(i64::MAX));
+            Ok((key, LimitRow { held, max, ordered: row.int()? != 0 }))
         };
         rows.into_iter().map(row).collect()
     }
@@ -147,16 +165,19 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Locks the limits of leases that have ended, takes them off, and opens what that lets in.
-    pub(super) async fn free_limits(&mut self, ended: BTreeMap<LimitKey, i64>) -> Result<()> {
-        if ended.is_empty() {
+    /// Takes ended leases off their limits, and opens what that lets in.
+    pub(super) async fn settle_limits(&mut self, deferred: Deferred) -> Result<()> {
+        let Deferred { ended, mut rebalance } = deferred;
+        rebalance.extend(ended.keys().filter(|key| key.is_lane()).cloned());
+        let keys: BTreeSet<_> = ended.keys().chain(&rebalance).collect();
+        if keys.is_empty() {
             return Ok(());
         }
-        self.lock_limits(ended.keys()).await?;
+        self.lock_limits(keys).await?;
         let changes = ended.iter().map(|(key, count)| (key.clone(), -count)).collect();
         self.change_limits(&changes).await?;
-        let lanes = ended.into_keys().filter(LimitKey::is_lane).map(LimitKey::into_text);
-        self.rebalance(&lanes.collect::<Vec<_>>()).await
+        let lanes: Vec<_> = rebalance.into_iter().map(LimitKey::into_text).collect();
+        self.rebalance(&lanes).await
     }
 
     /// Counts a limit's leases anew.

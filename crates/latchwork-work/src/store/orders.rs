@@ -109,11 +109,4 @@ impl Session<'_> {
         }
         Ok(counts)
     }
-
-    /// The order's state, and whether any of its items is still open: a cheap look that says whether
-    /// the order may have to follow its items.
-    pub(crate) async fn look(&mut self, id: OrderId) -> Result<Option<(OrderState, bool)>> {
-        let row = self.fetch_one(self.sql().look, params![id]).await?;
-        row.map(|mut row| Ok((row.parse()?, row.opt_text()?.is_some()))).transpose()
-    }
 }

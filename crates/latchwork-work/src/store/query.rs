@@ -81,8 +81,8 @@ pub(crate) struct Listings {
     pub(crate) waits: &'static str,
     /// The first queued items of an order (1) that wait for this (3) at a time (2), some (4).
     pub(crate) waiting_items: &'static str,
-    /// What a queued item (1) waits for at a time (2): a [`Wait`](super::Wait), held and max of its
-    /// lane's limit, the lane's first item.
+    /// What a queued item (1) waits for at a time (2): a [`Wait`](super::Wait), held, max and
+    /// order of its lane's limit, the lane's first item.
     pub(crate) wait_of_item: &'static str,
     /// The leases of an order (1) that end first, some (2).
     pub(crate) first_leases: &'static str,

@@ -6,11 +6,11 @@
 //! is a hint: the limit itself is counted in [`limits`](super::limits) when the lease is made, and
 //! [`rebalance`](Session::rebalance) makes the rows agree with it.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::limits::LimitKey;
 use super::param::json;
 use super::{Session, params};
 use crate::{ItemId, OrderId, OrderState, Result};
@@ -50,7 +50,7 @@ impl Session<'_> {
         let sql = self.sql().insert_ready;
         let now = self.now();
         let lanes = self.fetch(sql, params![json(&items)?, now]).await?;
-        self.rebalance_rows(lanes).await
+        self.rebalance_later(lanes)
     }
 
     /// Makes all queued items of an order leasable.
@@ -58,7 +58,7 @@ impl Session<'_> {
         let sql = self.sql().insert_ready_of_order;
         let now = self.now();
         let lanes = self.fetch(sql, params![order, now]).await?;
-        self.rebalance_rows(lanes).await
+        self.rebalance_later(lanes)
     }
 
     pub(super) async fn remove_ready(&mut self, items: &[ItemId]) -> Result<()> {
@@ -69,7 +69,7 @@ impl Session<'_> {
     /// Makes the items of an order unleasable. Waits for claims that are under way.
     pub(super) async fn remove_ready_of_order(&mut self, order: OrderId) -> Result<()> {
         let lanes = self.fetch(self.sql().remove_ready_of_order, params![order]).await?;
-        self.rebalance_rows(lanes).await
+        self.rebalance_later(lanes)
     }
 
     /// Opens what has become due.
@@ -110,18 +110,11 @@ impl Session<'_> {
         Ok(left.map(|left| Duration::from_micros(left.max(0).unsigned_abs())))
     }
 
-    async fn rebalance_rows(&mut self, rows: Vec<super::Cells>) -> Result<()> {
-        let mut lanes = BTreeSet::new();
+    fn rebalance_later(&mut self, rows: Vec<super::Cells>) -> Result<()> {
         for mut row in rows {
-            lanes.extend(row.opt_text()?);
+            self.deferred.rebalance.extend(row.opt_text()?.map(LimitKey::from_text));
         }
-        if lanes.is_empty() {
-            return Ok(());
-        }
-        let lanes: Vec<_> = lanes.into_iter().collect();
-        // A lane's rows are changed only under the lock of its limit.
-        self.fetch(self.sql().lock_limits, params![json(&lanes)?]).await?;
-        self.rebalance(&lanes).await
+        Ok(())
     }
 
     /// Opens the first items of each lane, as many as its limit leaves, and holds the others back.

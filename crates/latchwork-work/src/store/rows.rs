@@ -30,7 +30,7 @@ pub(super) fn order(row: &mut Cells) -> Result<Order> {
     })
 }
 
-pub(super) fn item(row: &mut Cells) -> Result<Item> {
+pub(crate) fn item(row: &mut Cells) -> Result<Item> {
     Ok(Item {
         id: row.parse()?,
         order_id: row.parse()?,
@@ -52,7 +52,7 @@ pub(super) fn item(row: &mut Cells) -> Result<Item> {
     })
 }
 
-pub(super) fn lease(row: &mut Cells) -> Result<LeaseRow> {
+pub(crate) fn lease(row: &mut Cells) -> Result<LeaseRow> {
     Ok(LeaseRow {
         id: row.parse()?,
         item_id: row.parse()?,

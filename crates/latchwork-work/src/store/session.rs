@@ -9,7 +9,17 @@ use crate::Result;
 ///
 /// Dropped before its end it is rolled back. Every method that writes is therefore cancel safe as long
 /// as the session is dropped with the future.
-pub(crate) enum Session<'c> {
+///
+/// What ends leases or changes what a lane may have open is collected, and done as the last thing
+/// before the commit: so a transaction locks limits after everything else, all at once and in the
+/// order of their keys, and no two transactions wait for each other.
+pub(crate) struct Session<'c> {
+    connection: Connection<'c>,
+    pub(super) deferred: super::limits::Deferred,
+}
+
+/// The transaction of whichever database it is.
+pub(crate) enum Connection<'c> {
     #[cfg(feature = "sqlite")]
     Sqlite(crate::stores::sqlite::SqliteSession<'c>),
     #[cfg(feature = "postgres")]
@@ -25,31 +35,35 @@ macro_rules! on {
     ($session:expr, $inner:ident => $call:expr) => {
         match $session {
             #[cfg(feature = "sqlite")]
-            Session::Sqlite($inner) => $call,
+            Connection::Sqlite($inner) => $call,
             #[cfg(feature = "postgres")]
-            Session::Postgres($inner) => $call,
+            Connection::Postgres($inner) => $call,
             #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            Session::None(_) => unreachable!("no database is built in"),
+            Connection::None(_) => unreachable!("no database is built in"),
         }
     };
 }
 
-impl Session<'_> {
+impl<'c> Session<'c> {
+    pub(crate) fn new(connection: Connection<'c>) -> Self {
+        Session { connection, deferred: super::limits::Deferred::default() }
+    }
+
     /// The database's time at the beginning of the transaction.
     pub(crate) fn now(&self) -> DateTime<Utc> {
-        on!(self, session => session.now())
+        on!(&self.connection, session => session.now())
     }
 
     pub(crate) fn sql(&self) -> &'static Statements {
-        on!(self, session => session.statements())
+        on!(&self.connection, session => session.statements())
     }
 
     pub(crate) fn listings(&self) -> &'static Listings {
-        on!(self, session => session.listings())
+        on!(&self.connection, session => session.listings())
     }
 
     pub(crate) async fn fetch(&mut self, sql: &str, params: Vec<Param>) -> Result<Vec<Cells>> {
-        on!(self, session => session.fetch(sql, params).await)
+        on!(&mut self.connection, session => session.fetch(sql, params).await)
     }
 
     pub(crate) async fn fetch_one(
@@ -61,15 +75,15 @@ impl Session<'_> {
     }
 
     pub(crate) async fn execute(&mut self, sql: &str, params: Vec<Param>) -> Result<u64> {
-        on!(self, session => session.execute(sql, params).await)
+        on!(&mut self.connection, session => session.execute(sql, params).await)
     }
 
     /// Gives up waiting for another transaction's rows after this many milliseconds. SQLite has one
     /// writer and its own limit.
     pub(crate) async fn limit_lock_waits(&mut self, millis: u32) -> Result<()> {
-        match self {
+        match &mut self.connection {
             #[cfg(feature = "postgres")]
-            Session::Postgres(session) => session.limit_lock_waits(millis).await,
+            Connection::Postgres(session) => session.limit_lock_waits(millis).await,
             #[allow(unreachable_patterns, reason = "depends on the features")]
             _ => {
                 let _ = millis;
@@ -78,11 +92,18 @@ impl Session<'_> {
         }
     }
 
-    pub(crate) async fn commit(self) -> Result<()> {
-        on!(self, session => session.commit().await)
+    pub(crate) async fn commit(mut self) -> Result<()> {
+        self.finish().await?;
+        on!(self.connection, session => session.commit().await)
+    }
+
+    /// Does what was deferred. The caller's own transaction ends without our commit, and needs it.
+    pub(crate) async fn finish(&mut self) -> Result<()> {
+        let deferred = std::mem::take(&mut self.deferred);
+        self.settle_limits(deferred).await
     }
 
     pub(crate) async fn rollback(self) -> Result<()> {
-        on!(self, session => session.rollback().await)
+        on!(self.connection, session => session.rollback().await)
     }
 }

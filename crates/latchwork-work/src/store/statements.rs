@@ -82,6 +82,8 @@ pub(crate) struct Statements {
     pub(crate) insert_leases: &'static str,
     /// Leases (1: ids).
     pub(crate) leases: &'static str,
+    /// Leases (1: ids), each with the input of its item.
+    pub(crate) lease_inputs: &'static str,
     /// The leases of items (1: ids).
     pub(crate) leases_of_items: &'static str,
     /// Leases (1: ids) that are not over, extended at a time (2) → id, end, ttl.

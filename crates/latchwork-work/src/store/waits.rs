@@ -60,8 +60,8 @@ impl Session<'_> {
         let row = self.fetch_one(self.listings().wait_of_item, params![item, now]).await?;
         let Some(mut row) = row else { return Ok(None) };
         let wait = wait(row.int()?)?;
-        let (held, max) = (row.opt_int()?, row.opt_int()?);
-        let limit = held.zip(max).map(|(held, max)| LimitRow { held, max });
+        let (held, max, ordered) = (row.opt_int()?, row.opt_int()?, row.opt_int()? == Some(1));
+        let limit = held.zip(max).map(|(held, max)| LimitRow { held, max, ordered });
         Ok(Some(Waiting { wait, limit, first: row.opt_parse()? }))
     }
 

@@ -10,9 +10,11 @@ mod error;
 mod notify;
 mod query;
 mod schema;
+mod scripts;
 mod session;
 mod statements;
 mod store;
 
+pub(crate) use scripts::{PlainClaim, PlainSubmission};
 pub(crate) use session::PostgresSession;
 pub(crate) use store::PostgresStore;

@@ -93,7 +93,7 @@ impl<'c> PostgresSession<'c> {
     }
 }
 
-fn bind(params: Vec<Param>) -> Result<PgArguments> {
+pub(super) fn bind(params: Vec<Param>) -> Result<PgArguments> {
     use sqlx::Arguments;
     let mut values = PgArguments::default();
     for param in params {
@@ -106,7 +106,7 @@ fn bind(params: Vec<Param>) -> Result<PgArguments> {
     Ok(values)
 }
 
-fn cells(row: &PgRow) -> Result<Cells> {
+pub(super) fn cells(row: &PgRow) -> Result<Cells> {
     let cell = |column: &sqlx::postgres::PgColumn| {
         let at = column.ordinal();
         let raw = row.try_get_raw(at).map_err(error::driver)?;

@@ -254,6 +254,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         " FROM latchwork_work_lease l WHERE l.id IN ",
         ids!(1)
     ),
+    lease_inputs: concat!(
+        "SELECT ",
+        lease_columns!(),
+        ", b.input FROM latchwork_work_lease l JOIN latchwork_work_input b ON b.item_id = l.item_id \
+         WHERE l.id IN ",
+        ids!(1)
+    ),
     leases_of_items: concat!(
         "SELECT ",
         lease_columns!(),

@@ -102,7 +102,7 @@ pub(super) const LISTINGS: Listings = Listings {
     wait_of_item: concat!(
         "SELECT ",
         wait!(),
-        ", m.held, m.max, (SELECT f.item_id FROM latchwork_work_ready f WHERE f.lane = r.lane \
+        ", m.held, m.max, m.ordered, (SELECT f.item_id FROM latchwork_work_ready f WHERE f.lane = r.lane \
          ORDER BY f.priority DESC, f.queued_at, f.order_id, f.seq LIMIT 1)",
         ready_with_limit!(),
         "WHERE r.item_id = $1"
