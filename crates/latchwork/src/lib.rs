@@ -1,5 +1,5 @@
 //! Latchwork moves shared state safely: a *lock* decides who may move it, a
-//! *flow* how it moves.
+//! *flow* how it moves, and *work* lets programs, people and agents move it together.
 //!
 //! This is the crate to add; it brings the layers together behind features.
 //!
@@ -18,6 +18,8 @@ pub use latchwork_flow as flow;
 pub use latchwork_lock as lock;
 #[doc(no_inline)]
 pub use latchwork_lock::{Guard, Locks};
+#[cfg(feature = "work")]
+pub use latchwork_work as work;
 
 /// Locks at an address of any provider that this build has.
 ///
@@ -31,3 +33,8 @@ pub async fn connect(url: &str) -> lock::Result<Locks> {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The examples of the work layer's documentation, so that they compile.
+#[cfg(all(doctest, feature = "work", feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../../../docs/work.md")]
+pub struct Work;

@@ -330,8 +330,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         FROM json_each($1) AS x \
         WHERE e.seq = x.value ->> 'seq' AND e.position IS NULL",
     chains: concat!("SELECT order_id, hash FROM latchwork_work_chain WHERE order_id IN ", ids!(1)),
-    put_chains: "INSERT INTO latchwork_work_chain (value ->> 'order_id', value ->> 'position', \
-        value ->> 'hash') \
+    put_chains: "INSERT INTO latchwork_work_chain (order_id, position, hash) \
         SELECT value ->> 'order_id', value ->> 'position', value ->> 'hash' FROM json_each($1) \
         AS x WHERE true ON CONFLICT (order_id) DO UPDATE \
         SET position = excluded.position, hash = excluded.hash",
