@@ -128,7 +128,7 @@ fn lock_and_unlock(
     let mut all =
         [Way::Ours, Way::Raw, Way::LockCall].map(|way| contender(runtime, server, tasks, way));
     let race = race(scale, &mut all);
-    for ((other, name), goal) in race.others().zip([0.8, 1.0]) {
+    for ((other, name), goal) in race.others().zip([0.8, 0.9]) {
         let ratio = race.first_faster_than(other);
         let what = if tasks == 1 { "1 task" } else { "64 tasks, each with its own keys" };
         table.row(what, name, ratio.median, ratio.to_string(), Goal::AtLeast(goal));
@@ -171,7 +171,8 @@ fn hand_over(scale: Scale, runtime: &Runtime, server: &Arc<Server>, table: &mut 
         grants: scale.pick(640, 64),
         rounds: scale.rounds.min(3),
         unit: "one put",
-        goals: [Goal::None, Goal::AtMost(5.0)],
+        // 5 on etcd 3.5; 3.4 copies a buffer for each transaction.
+        goals: [Goal::None, Goal::AtMost(8.0)],
     };
     let idle = async || {
         let server = server.clone();

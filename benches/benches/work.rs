@@ -21,6 +21,10 @@ const TYPE: &str = "bench";
 
 fn main() -> ExitCode {
     let (runtime, scale) = (runtime(), Scale::from_args());
+    // One figure for `scripts/bench-work`: items, agents, batch, address.
+    if let Ok(told) = std::env::var("LATCHWORK_BENCH_DRAIN") {
+        return drain_once(&runtime, &told);
+    }
     if wants("sqlite") {
         sqlite(scale, &runtime);
     }
@@ -118,6 +122,49 @@ fn postgres(scale: Scale, runtime: &Runtime, server: &str) {
     table.print(scale);
 }
 
+/// Drains a queue once, and prints items per second.
+#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+fn drain_once(runtime: &Runtime, told: &str) -> ExitCode {
+    let parts: Vec<_> = told.split(' ').collect();
+    let [items, agents, batch, url] = parts[..] else { return ExitCode::FAILURE };
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let (items, agents, batch) = (number(items), number(agents), number(batch));
+    let work = runtime.block_on(async {
+        let work = connect(url).await;
+        let client = work.client(Actor::user("bench").expect("a name"));
+        let mut left = items;
+        while left > 0 {
+            let some = left.min(5_000);
+            client.propose(Proposal::new(TYPE, json!({ "items": some }))).await.expect("proposed");
+            left -= some;
+        }
+        let mut admin = PgConnection::connect(url).await.expect("a connection");
+        sqlx::raw_sql("VACUUM ANALYZE").execute(&mut admin).await.expect("analyzed");
+        work
+    });
+    let begin = std::time::Instant::now();
+    tasks(runtime, agents, agents, |task, _| agent(work.clone(), task, batch, u64::MAX));
+    println!("{:.0}", items as f64 / begin.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
+
+/// Claims and submits until it has done so many items, or none is left.
+async fn agent(work: WorkManager, task: u64, batch: u64, items: u64) {
+    let client = work.client(Actor::agent(format!("agent-{task}")).expect("a name"));
+    let mut left = items;
+    while left > 0 {
+        let limit = u32::try_from(batch.min(left)).unwrap_or(1);
+        let got = client.checkout(Checkout::of_type(TYPE).limit(limit)).await;
+        let leases = got.expect("checked out").leases;
+        let done: Vec<_> = leases.iter().map(|lease| Submission::new(lease, json!(1))).collect();
+        if done.is_empty() {
+            return;
+        }
+        left = left.saturating_sub(done.len() as u64);
+        client.submit_many(done).await.expect("submitted");
+    }
+}
+
 async fn connect(url: &str) -> WorkManager {
     let mut types = OrderTypes::new();
     let split = |payload: &serde_json::Value| {
@@ -155,22 +202,7 @@ fn drain(
         ready -= needed;
         let work = work.clone();
         tasks(runtime, agents, n, move |task, each| {
-            let client = work.client(Actor::agent(format!("agent-{task}")).expect("a name"));
-            async move {
-                let mut left = each;
-                while left > 0 {
-                    let limit = u32::try_from(batch).unwrap_or(1);
-                    let got = client.checkout(Checkout::of_type(TYPE).limit(limit)).await;
-                    let leases = got.expect("checked out").leases;
-                    let done: Vec<_> =
-                        leases.iter().map(|lease| Submission::new(lease, json!(1))).collect();
-                    left = left.saturating_sub(done.len().max(1) as u64);
-                    match done.len() {
-                        0 => {}
-                        _ => drop(client.submit_many(done).await.expect("submitted")),
-                    }
-                }
-            }
+            agent(WorkManager::clone(&work), task, batch, each)
         });
     };
     let mut contenders = [Contender::new("ours", ours), Contender::new("raw", raw)];

@@ -43,15 +43,20 @@ impl Cli {
     }
 }
 
-/// A usage error with the way to write a key that begins with a dash. The parser's own proposal is to
-/// put it behind `--`, where the command of `lock` begins.
+/// A usage error of `lock` with what to do about a word that was not expected. The parser's own
+/// proposal is to put it behind `--`, where the command begins.
 pub(crate) fn explained(mut error: clap::Error) -> clap::Error {
-    use clap::error::{ContextKind, ContextValue};
-    if error.get(ContextKind::Suggested).is_some()
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    if error.kind() == ErrorKind::UnknownArgument
+        && error.get(ContextKind::SuggestedArg).is_none()
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
         && std::env::args_os().nth(1).is_some_and(|command| command == "lock")
     {
-        let tip = format!("for a key that begins with a dash write '--key={word}'");
+        let tip = if word.starts_with('-') {
+            format!("for a key that begins with a dash write '--key={word}'")
+        } else {
+            "the command stands behind '--': latchwork lock KEY -- COMMAND".to_owned()
+        };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error

@@ -67,7 +67,13 @@ impl Place {
         if let Some(pid) = companion {
             builder = builder.companion(pid);
         }
-        Ok(Locks::new(builder.open()?))
+        builder.open().map(Locks::new).map_err(|error| {
+            let mut failure = Failure::from(error);
+            if self.at.is_none() {
+                failure.hint = Some("this is the default place; name another with --at".to_owned());
+            }
+            failure
+        })
     }
 
     /// How to name this place in a command that a message proposes: not at all where the

@@ -71,6 +71,11 @@ fn a_lease_that_never_ends() {
 }
 
 #[test]
+fn a_drop_that_releases_nothing() {
+    finds(Flaw::ForgetsDrops, "dropped guards got lost");
+}
+
+#[test]
 fn two_who_resume_one_lease() {
     finds(Flaw::ResumesTwice, "broken");
 }

@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use crate::ask::Answer;
+use crate::acquire::Answer;
 use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
 use crate::{
     Capabilities, ConnectOptions, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
@@ -177,11 +177,11 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// As for the async form.
     pub fn acquire(mut self) -> Result<Guard> {
         self.needs_guard()?;
-        let mut held = self.question()?;
+        let mut held = self.build_one()?;
         // Most often the answer is there at once, and no runtime is needed to wait for it.
-        match held.look(false, Waker::noop()) {
+        match held.poll_provider(false, Waker::noop()) {
             Poll::Ready(Answer::Granted) => {}
-            first => held = block_on(held.go_on(first, false))??,
+            first => held = block_on(held.finish(first, false))??,
         }
         match self.renewal {
             None => Ok(crate::Guard::new(held)),
@@ -225,7 +225,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// As for the async form.
     pub fn run<T>(self, work: impl FnOnce(&Held) -> T) -> Result<T> {
         let on_loss = self.on_loss;
-        let mut guard = self.wait_forever_unless_told().acquire()?;
+        let guard = self.wait_forever_unless_told().acquire()?;
         let out = match on_loss {
             OnLoss::Finish => work(&guard),
             OnLoss::Cancel => guard.0.share().scope().call(|| work(&guard)),
@@ -244,7 +244,7 @@ impl LockRequest<'_, ManyKeys, Blocking> {
     /// # Errors
     /// As for the async form.
     pub fn acquire(self) -> Result<Vec<Guard>> {
-        let set = block_on(self.ask_all())?;
+        let set = block_on(self.acquire_all())?;
         Ok(set.into_guards().into_iter().map(Guard).collect())
     }
 }

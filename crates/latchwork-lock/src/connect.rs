@@ -39,6 +39,9 @@ impl ConnectOptions {
     }
 }
 
+/// What is left of a timeout when another try is no longer worth while.
+const SHORTEST_TRY: Duration = Duration::from_millis(20);
+
 /// Opens the backend at an address, and tries again as the options say.
 pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Result<Locks> {
     let Some(timeout) = options.connect_timeout else { return connect(address).await };
@@ -59,10 +62,13 @@ pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Res
                 return Err(last.unwrap_or_else(|| silent(address)).after(tries, timeout));
             }
         };
-        let next = clock.now().after(backoff.pause());
-        if next >= deadline {
-            return Err(error.after(tries, clock.now().since(started)));
+        let now = clock.now();
+        let left = deadline.since(now);
+        if left < SHORTEST_TRY {
+            return Err(error.after(tries, now.since(started)));
         }
+        // Half of what is left at most, so that tries go on until the timeout.
+        let next = now.after(backoff.pause().min(left / 2));
         tracing::info!(%error, "connecting failed; trying again");
         last = Some(error);
         clock.sleep_until(next).await;
@@ -256,9 +262,14 @@ mod tests {
         let address = format!("redis://127.0.0.1:{}", closed_port());
         let error = connect(&address).await.expect_err("nobody listens");
         assert!(error.is_temporary() && !error.to_string().contains("tried"), "{error}");
-        let options = ConnectOptions::default().connect_timeout(Duration::from_millis(400));
-        let error = connect_with(&address, &options).await.expect_err("nobody listens");
-        assert!(error.is_temporary() && error.to_string().contains("tried"), "{error}");
+        for timeout in [400, 1_000].map(Duration::from_millis) {
+            let options = ConnectOptions::default().connect_timeout(timeout);
+            let started = SystemClock.now();
+            let error = connect_with(&address, &options).await.expect_err("nobody listens");
+            assert!(error.is_temporary() && error.to_string().contains("tried"), "{error}");
+            // The last try comes at the end of the timeout, and not half of it before.
+            assert!(SystemClock.now().since(started) > timeout.mul_f64(0.9), "{error}");
+        }
     }
 
     /// Somebody accepts connections and never answers.

@@ -382,7 +382,7 @@ mod tests {
 
     /// Work in a scope of its own under a key.
     async fn scope(locks: &Locks, key: &str) -> (Guard, Scope) {
-        let mut guard = locks.lock(key).ttl(LONG).acquire().await.expect("a free key");
+        let guard = locks.lock(key).ttl(LONG).acquire().await.expect("a free key");
         let scope = guard.share().scope();
         (guard, scope)
     }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::held_box::HeldBox;
 use crate::renewal::{Renewal, Watchdog};
 use crate::{Held, Lease, Result};
 
@@ -18,52 +17,29 @@ use crate::{Held, Lease, Result};
 /// [`release`](Self::release) waits, and tells whether the lease held to the end.
 #[must_use = "a guard that is not kept is released at once"]
 pub struct Guard {
-    held: Cell,
-}
-
-/// Behind a pointer, because a guard is moved about more often than it is looked at; a counted
-/// one only when a watchdog or a closure needs it too.
-enum Cell {
-    Own(HeldBox),
-    Shared(Arc<Held>),
+    held: Arc<Held>,
 }
 
 impl Guard {
     /// The guard of a lease that was granted.
-    #[inline]
-    pub(crate) fn new(held: HeldBox) -> Self {
-        Guard { held: Cell::Own(held) }
+    pub(crate) fn new(held: Held) -> Self {
+        Guard { held: Arc::new(held) }
     }
 
-    /// The same, with renewal where it was asked for.
-    #[inline]
-    pub(crate) fn renewing(held: HeldBox, renewal: Option<Renewal>) -> Result<Self> {
-        match renewal {
-            None => Ok(Guard::new(held)),
-            renewal => Guard::shared(held, renewal).map(|(guard, _)| guard),
-        }
-    }
-
-    /// The same, with a handle for others to look at.
-    pub(crate) fn shared(held: HeldBox, renewal: Option<Renewal>) -> Result<(Self, Arc<Held>)> {
-        let held: Arc<Held> = Arc::new(held.into_inner());
-        // The guard comes first: if there is nobody to run the watchdog, it gives the lease back.
-        let guard = Guard { held: Cell::Shared(held.clone()) };
+    /// The same, with renewal where it was requested.
+    ///
+    /// The guard comes first: if there is no runtime for the watchdog, its drop releases the lease.
+    pub(crate) fn renewing(held: Held, renewal: Option<Renewal>) -> Result<Self> {
+        let guard = Guard::new(held);
         if let Some(renewal) = renewal {
-            held.keep_watchdog(Watchdog::start(held.clone(), renewal)?);
+            guard.keep_watchdog(Watchdog::start(guard.share(), renewal)?);
         }
-        Ok((guard, held))
+        Ok(guard)
     }
 
-    /// What can be asked of the lease, for others to look at while the guard is kept here.
-    pub fn share(&mut self) -> Arc<Held> {
-        if let Cell::Own(held) = &mut self.held {
-            self.held = Cell::Shared(Arc::new(held.take()));
-        }
-        match &self.held {
-            Cell::Shared(held) => held.clone(),
-            Cell::Own(_) => unreachable!("it was replaced just now"),
-        }
+    /// A handle to the lease, for others to look at while the guard is kept here.
+    pub fn share(&self) -> Arc<Held> {
+        self.held.clone()
     }
 
     /// Releases the lease and waits for the backend's answer.
@@ -121,24 +97,20 @@ impl Guard {
 impl Deref for Guard {
     type Target = Held;
 
-    #[inline]
     fn deref(&self) -> &Held {
-        match &self.held {
-            Cell::Own(held) => held,
-            Cell::Shared(held) => held,
-        }
+        &self.held
     }
 }
 
 impl Drop for Guard {
-    #[inline]
     fn drop(&mut self) {
         if !self.has_ended() {
             self.locks.provider().release_later(self.proof());
         }
-        if let Cell::Shared(held) = &self.held {
-            held.stop_watchdog();
-            held.mark_lost(); // for whoever still looks
+        // Nobody else can get a handle from now on, so a lone one needs no signal.
+        if Arc::strong_count(&self.held) > 1 {
+            self.stop_watchdog();
+            self.mark_lost();
         }
     }
 }

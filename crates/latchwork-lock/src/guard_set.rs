@@ -95,7 +95,7 @@ impl LockRequest<'_, ManyKeys> {
     ///
     /// Cancel safe, and with the same errors as for one key.
     pub async fn acquire(self) -> Result<GuardSet> {
-        self.ask_all().await
+        self.acquire_all().await
     }
 
     /// The same, but that somebody else has one of them is no error: the answer is none.
@@ -110,7 +110,7 @@ impl LockRequest<'_, ManyKeys> {
 }
 
 impl<F> LockRequest<'_, ManyKeys, F> {
-    pub(crate) async fn ask_all(mut self) -> Result<GuardSet> {
+    pub(crate) async fn acquire_all(mut self) -> Result<GuardSet> {
         self.needs_guard()?;
         let keys = std::mem::replace(&mut self.keys.0, Ok(Vec::new()))?;
         let clock = self.locks.clock();
@@ -119,9 +119,7 @@ impl<F> LockRequest<'_, ManyKeys, F> {
         // What is held already stays so until the last is granted or given up (L22).
         let mut scope = Scope::current();
         for key in keys {
-            let mut held = self.blank_question()?;
-            held.request.key = key;
-            held.begin();
+            let mut held = self.build(key)?;
             if let Wait::For(timeout) = held.request.wait {
                 held.request.wait = match timeout.saturating_sub(clock.now().since(started)) {
                     Duration::ZERO => Wait::No,
@@ -131,8 +129,8 @@ impl<F> LockRequest<'_, ManyKeys, F> {
             let held = {
                 let asking = std::pin::pin!(async {
                     match &scope {
-                        Some(scope) => scope.run(held.ask()).await,
-                        None => held.ask().await,
+                        Some(scope) => scope.run(held.acquire()).await,
+                        None => held.acquire().await,
                     }
                 });
                 // The first leases must not run out while the last is waited for.
@@ -141,7 +139,7 @@ impl<F> LockRequest<'_, ManyKeys, F> {
                     Either::Right((lost, _)) => return Err(lost),
                 }
             };
-            let mut guard = Guard::renewing(held, self.renewal)?;
+            let guard = Guard::renewing(held, self.renewal)?;
             scope = scope.map(|outer| outer.inner(guard.share()));
             set.guards.push(guard);
         }

@@ -11,14 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::config::{check_ttl, trust_margin};
-use crate::held_box::HeldBox;
 use crate::provider::Proof;
 use crate::renewal::Watchdog;
-use crate::rules::wall_at;
-use crate::{
-    AcquireRequest, Error, Fence, Grant, Key, Lease, LockState, Locks, Mode, Moment, Result, Token,
-    Wait,
-};
+use crate::reporter::wall_at;
+use crate::{AcquireRequest, Error, Fence, Grant, Lease, LockState, Locks, Mode, Moment, Result};
 
 /// A lease in this process: what a [`Guard`](crate::Guard) and the closure of
 /// [`run`](crate::LockRequest::run) can ask.
@@ -32,11 +28,11 @@ pub struct Held {
     lost: AtomicBool,
     /// Given back or handed over: the guard's drop has nothing left to do.
     ended: AtomicBool,
-    /// Most leases are neither watched nor renewed: what that needs is made on first use.
-    more: OnceLock<Box<More>>,
+    /// Made on first use, because most leases are neither watched nor renewed.
+    extras: OnceLock<Box<Extras>>,
 }
 
-struct More {
+struct Extras {
     watchdog: Mutex<Option<Watchdog>>,
     term: Mutex<Term>,
     changed: Notify,
@@ -74,68 +70,24 @@ pub struct Refresh {
 }
 
 impl Held {
-    /// A lease that is yet to be asked for. It is made before the question, so that the answer has
-    /// only its own few words to add.
-    #[inline]
-    pub(crate) fn blank(locks: &Locks) -> HeldBox {
-        HeldBox::new(|| Held {
+    /// A lease that the provider has not granted yet.
+    pub(crate) fn new_pending(locks: &Locks, request: AcquireRequest, is_try: bool) -> Self {
+        Held {
             locks: locks.share(),
-            request: AcquireRequest {
-                key: Key::blank(),
-                mode: Mode::Exclusive,
-                token: Token::from_exposed(0),
-                owner: None,
-                note: None,
-                ttl: Duration::ZERO,
-                wait: Wait::No,
-                retry_interval: Duration::ZERO,
-                sent_at: Moment::from_nanos(0),
-            },
-            is_try: false,
+            is_try,
             grant: Grant::PENDING,
-            since: Moment::default(),
+            since: request.sent_at,
+            request,
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
-            more: OnceLock::new(),
-        })
-    }
-
-    /// Says what is asked for, starts the time and makes the token.
-    ///
-    /// In place and in this order: a processor that has just written some bytes waits when it must
-    /// read them at once in another width, and the clock and the token give it the time.
-    #[inline]
-    pub(crate) fn name(&mut self, prefix: &str, name: &str) {
-        self.request.key.write(prefix, name);
-        self.start_time();
-        self.request.token = Token::random();
-        self.request.key.seal();
-    }
-
-    /// Starts the time and makes the token.
-    pub(crate) fn begin(&mut self) {
-        self.start_time();
-        self.request.token = Token::random();
-    }
-
-    #[inline]
-    fn start_time(&mut self) {
-        self.request.sent_at = self.locks.clock().recent();
-        self.since = self.request.sent_at;
-    }
-
-    #[inline]
-    pub(crate) fn granted(&mut self, grant: Grant) {
-        // Part by part: as a whole it would be read in another width than it was just written.
-        self.grant.fence = grant.fence;
-        self.grant.waited = grant.waited;
-        if let Some(previous) = grant.previous_fence {
-            self.grant.previous_fence = Some(previous);
+            extras: OnceLock::new(),
         }
-        self.since = match grant.trusted_from {
-            Some(from) => from,
-            None => self.request.sent_at,
-        };
+    }
+
+    /// The provider has granted it.
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        self.grant = grant;
+        self.since = grant.trusted_from.unwrap_or(self.request.sent_at);
     }
 
     /// The key, as it was asked for.
@@ -194,8 +146,8 @@ impl Held {
     /// Cancel safe: it only looks.
     pub async fn lost(&self) {
         loop {
-            let changed = self.more().changed.notified();
-            fence(Ordering::SeqCst); // pairs with the one in `tell`
+            let changed = self.extras().changed.notified();
+            fence(Ordering::SeqCst); // pairs with the one in `notify_changed`
             if !self.is_held() {
                 return;
             }
@@ -221,7 +173,7 @@ impl Held {
     /// Cancel safe, and with the same errors as [`refresh`](Self::refresh).
     pub async fn refresh_with(&self, refresh: Refresh) -> Result<()> {
         self.locks.require(crate::Capability::Renew)?;
-        let _one_at_a_time = self.more().renewing.lock().await;
+        let _one_at_a_time = self.extras().renewing.lock().await;
         let clock = self.locks.clock();
         let term = self.term();
         let ttl = refresh.ttl.unwrap_or(term.ttl);
@@ -240,14 +192,14 @@ impl Held {
         }
         // A shorter ttl counts from the question, a longer one from the answer: between the two
         // the backend may have either.
-        self.more().term.lock().expires = term.expires.min(sent_at.after(ttl));
+        self.extras().term.lock().expires = term.expires.min(sent_at.after(ttl));
         let proof = self.proof();
         if !self.locks.provider().renew(proof, ttl).await? {
             self.mark_lost();
             return Err(self.gone(clock.now()));
         }
-        *self.more().term.lock() = Term::new(ttl, sent_at);
-        self.tell();
+        *self.extras().term.lock() = Term::new(ttl, sent_at);
+        self.notify_changed();
         Ok(())
     }
 
@@ -298,19 +250,19 @@ impl Held {
 
     /// Keeps the watchdog for as long as the guard lives.
     pub(crate) fn keep_watchdog(&self, watchdog: Watchdog) {
-        *self.more().watchdog.lock() = Some(watchdog);
+        *self.extras().watchdog.lock() = Some(watchdog);
     }
 
     pub(crate) fn stop_watchdog(&self) {
-        if let Some(more) = self.more.get() {
-            more.watchdog.lock().take();
+        if let Some(extras) = self.extras.get() {
+            extras.watchdog.lock().take();
         }
     }
 
     /// The backend said that the lease is not ours, or we gave it back.
     pub(crate) fn mark_lost(&self) {
         self.lost.store(true, Ordering::Release);
-        self.tell();
+        self.notify_changed();
     }
 
     /// Why the lease is gone: by time, if its time is over by our clock, else by somebody.
@@ -323,8 +275,8 @@ impl Held {
     }
 
     fn term(&self) -> Term {
-        match self.more.get() {
-            Some(more) => *more.term.lock(),
+        match self.extras.get() {
+            Some(extras) => *extras.term.lock(),
             None => self.first_term(),
         }
     }
@@ -333,9 +285,9 @@ impl Held {
         Term::new(self.request.ttl, self.since)
     }
 
-    fn more(&self) -> &More {
-        self.more.get_or_init(|| {
-            Box::new(More {
+    fn extras(&self) -> &Extras {
+        self.extras.get_or_init(|| {
+            Box::new(Extras {
                 watchdog: Mutex::new(None),
                 term: Mutex::new(self.first_term()),
                 changed: Notify::new(),
@@ -344,11 +296,11 @@ impl Held {
         })
     }
 
-    fn tell(&self) {
-        // Either we see that somebody waits, or it sees what we changed.
+    fn notify_changed(&self) {
+        // Either this sees the waiting task, or that task sees the change.
         fence(Ordering::SeqCst);
-        if let Some(more) = self.more.get() {
-            more.changed.notify_waiters();
+        if let Some(extras) = self.extras.get() {
+            extras.changed.notify_waiters();
         }
     }
 

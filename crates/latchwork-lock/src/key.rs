@@ -55,83 +55,26 @@ impl Key {
     /// # Errors
     /// As for [`new`](Self::new).
     pub fn of_parts(parts: &[&str]) -> Result<Self> {
-        let mut key = Key::blank();
-        if let Text::Short(short) = &mut key.text
-            && parts.iter().all(|part| short.try_push_str(part).is_ok())
-        {
-            check(short)?;
-            key.seal();
-            return Ok(key);
-        }
-        Key::new(&parts.concat())
+        let text = Text::concat(parts);
+        check(text.as_str())?;
+        Ok(Key::from_text(text))
     }
 
     /// Checks `name` and puts `prefix`, which was checked before, in front of it.
-    #[inline]
     pub(crate) fn with_prefix(prefix: &str, name: &str) -> Result<Self> {
         check(name)?;
-        Ok(Key::joined(prefix, name))
+        Ok(Key::from_text(Text::concat(&[prefix, name])))
     }
 
-    #[inline]
-    fn joined(prefix: &str, name: &str) -> Self {
-        let mut key = Key::blank();
-        key.write(prefix, name);
-        key.seal();
-        key
-    }
-
-    /// Room for a key that is [written](Self::write) in place.
-    ///
-    /// No constant, which would be copied with all its bytes: here only the length is written.
-    #[inline]
-    pub(crate) fn blank() -> Self {
-        Key { hash: 0, text: Text::Short(ArrayString::new()) }
-    }
-
-    /// Whether nothing is written in it.
-    #[inline]
-    pub(crate) fn is_blank(&self) -> bool {
-        matches!(&self.text, Text::Short(text) if text.is_empty())
-    }
-
-    /// Makes a blank key of it.
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        match &mut self.text {
-            Text::Short(text) => text.clear(),
-            Text::Long(_) => *self = Key::blank(),
-        }
-    }
-
-    /// Writes both parts, which were checked before, into a blank key.
-    #[inline]
-    pub(crate) fn write(&mut self, prefix: &str, name: &str) {
-        if let Text::Short(short) = &mut self.text
-            && short.try_push_str(prefix).is_ok()
-            && short.try_push_str(name).is_ok()
-        {
-            return;
-        }
-        self.text = Text::Long([prefix, name].concat().into());
-    }
-
-    /// Ends the writing: only now the key can be compared.
-    #[inline]
-    pub(crate) fn seal(&mut self) {
-        self.hash = match &self.text {
-            Text::Short(text) => hash(text),
-            Text::Long(text) => hash_long(text),
-        };
+    fn from_text(text: Text) -> Self {
+        static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+        Key { hash: HASHER.hash_one(text.as_str()), text }
     }
 
     /// The whole name.
     #[inline]
     pub fn as_str(&self) -> &str {
-        match &self.text {
-            Text::Short(text) => text,
-            Text::Long(text) => text,
-        }
+        self.text.as_str()
     }
 
     /// A hash of the name that is the same within this process only, computed once.
@@ -141,17 +84,23 @@ impl Key {
     }
 }
 
-#[inline]
-fn hash(text: &str) -> u64 {
-    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
-    HASHER.hash_one(text)
-}
+impl Text {
+    /// One text of several parts, without a string in between.
+    fn concat(parts: &[&str]) -> Self {
+        let mut short = ArrayString::new();
+        if parts.iter().all(|part| short.try_push_str(part).is_ok()) {
+            return Text::Short(short);
+        }
+        Text::Long(parts.concat().into())
+    }
 
-/// Apart, so that where the text of a short key stands is not known only when the pointer has been
-/// read that a long one would have there.
-#[cold]
-fn hash_long(text: &str) -> u64 {
-    hash(text)
+    #[inline]
+    fn as_str(&self) -> &str {
+        match self {
+            Text::Short(text) => text,
+            Text::Long(text) => text,
+        }
+    }
 }
 
 impl PartialEq for Key {
@@ -188,7 +137,7 @@ impl TryFrom<String> for Key {
         if name.len() > MAX_PREFIX_BYTES + MAX_KEY_BYTES || name.is_empty() || has_control(&name) {
             return Err(Error::invalid_key(&name, "it is not a stored key"));
         }
-        Ok(Key::joined("", &name))
+        Ok(Key::from_text(Text::concat(&[&name])))
     }
 }
 

@@ -1,12 +1,10 @@
 //! The proof of one grant, and the words it is made of.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use rand::RngExt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::key::has_control;
@@ -68,9 +66,8 @@ pub struct Token(u128);
 
 impl Token {
     /// A fresh random token of 128 bits.
-    #[inline]
     pub fn random() -> Self {
-        READY.with_borrow_mut(Ready::give)
+        Token(rand::random())
     }
 
     /// The token's value, for a provider to store or to hash. Keep it secret.
@@ -81,35 +78,6 @@ impl Token {
     /// The token of a value that [`expose`](Self::expose) gave.
     pub const fn from_exposed(value: u128) -> Self {
         Token(value)
-    }
-}
-
-thread_local! {
-    static READY: RefCell<Ready> = const { RefCell::new(Ready { tokens: [0; 16], left: 0 }) };
-}
-
-/// Random numbers that are no tokens yet: a block of the generator at a time, since to ask it for
-/// each costs more than the number itself.
-struct Ready {
-    tokens: [u128; 16],
-    left: usize,
-}
-
-impl Ready {
-    #[inline]
-    fn give(&mut self) -> Token {
-        if self.left == 0 {
-            self.refill();
-        }
-        self.left -= 1;
-        // Taken out, so that what is a secret by now is not here any more.
-        Token(std::mem::take(&mut self.tokens[self.left]))
-    }
-
-    #[cold]
-    fn refill(&mut self) {
-        rand::rng().fill(&mut self.tokens);
-        self.left = self.tokens.len();
     }
 }
 

@@ -28,30 +28,20 @@
 
 pub mod blocking;
 
+mod acquire;
 mod any_provider;
-mod ask;
 mod capability;
 mod clock;
 mod config;
 mod connect;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-mod coordination;
+#[doc(hidden)]
+pub mod coordination;
 mod deadlock;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-#[cfg_attr(not(feature = "postgres"), allow(dead_code, reason = "MySQL hands nothing on here"))]
-mod desk;
 mod error;
 mod fence_gate;
 mod guard;
 mod guard_set;
-#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "sqlite")),
-    allow(dead_code, reason = "the desk of MySQL has a place for it, and leaves it empty")
-)]
-mod handed;
 mod held;
-mod held_box;
 mod key;
 mod lease;
 mod locks;
@@ -59,11 +49,11 @@ pub mod provider;
 mod providers;
 mod renewal;
 mod report;
+mod reporter;
 mod request;
 mod retry;
 mod rules;
-#[cfg(any(feature = "postgres", feature = "redis"))]
-mod runtimes;
+mod sync;
 
 pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::ask::Abandoned;
+use crate::acquire::ReleaseOnDrop;
 use crate::key::check_prefix;
 use crate::provider::DynLockProvider;
 use crate::request::{LockRequest, ManyKeys, OneKey};
 use crate::{
-    Capabilities, Capability, Clock, ConnectOptions, Error, Fence, Guard, Held, Holder, Inspection,
-    Key, Lease, LockConfig, LockProvider, Owner, Page, PageRequest, Proof, Result,
+    AcquireRequest, Capabilities, Capability, Clock, ConnectOptions, Error, Fence, Guard, Held,
+    Holder, Inspection, Key, Lease, LockConfig, LockProvider, Owner, Page, PageRequest, Proof,
+    Result, Token, Wait,
 };
 
 /// The prefix of keys unless another is chosen.
@@ -179,16 +180,22 @@ impl Locks {
         } else {
             self.with_prefix(&lease.prefix)?
         };
-        let mut held = Held::blank(&locks);
-        held.request.key = locks.key(&lease.key)?;
-        held.request.mode = lease.mode;
-        held.request.owner = lease.owner.clone();
-        held.request.ttl = lease.ttl;
-        held.begin();
-        let abandoned = Abandoned::new(&locks, &held.request);
+        let request = AcquireRequest {
+            key: locks.key(&lease.key)?,
+            mode: lease.mode,
+            token: Token::random(),
+            owner: lease.owner.clone(),
+            note: None,
+            ttl: lease.ttl,
+            wait: Wait::No,
+            retry_interval: locks.defaults().retry_interval,
+            sent_at: locks.clock().recent(),
+        };
+        let mut held = Held::new_pending(&locks, request, false);
+        let release = ReleaseOnDrop::new(&locks, &held.request);
         let old = Proof { key: &held.request.key, token: lease.token };
         let grant = self.provider().rotate(old, held.request.token, lease.ttl).await?;
-        abandoned.disarm();
+        release.disarm();
         match grant {
             Some(grant) => {
                 held.granted(grant);

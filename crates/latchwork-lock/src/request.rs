@@ -8,13 +8,11 @@ use std::time::Duration;
 use futures::future::{Either, select};
 
 use crate::config::check_ttl;
-use crate::held_box::HeldBox;
-use crate::key;
 use crate::lease::check_text;
 use crate::renewal::Renewal;
 use crate::{
-    Capability, Error, Guard, Held, Key, LockConfig, LockStrategy, Locks, Mode, OnLoss, Owner,
-    Result, Wait,
+    AcquireRequest, Capability, Error, Guard, Held, Key, LockConfig, LockStrategy, Locks, Mode,
+    OnLoss, Owner, Result, Token, Wait,
 };
 
 /// A request for a lock, made by [`Locks::lock`] and [`Locks::lock_all`].
@@ -220,25 +218,25 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         }
     }
 
-    /// Checks the settings and makes a question of them that does not yet say what for.
-    #[inline]
-    pub(crate) fn blank_question(&mut self) -> Result<HeldBox> {
+    /// Checks the settings and makes a pending lease of them.
+    pub(crate) fn build(&mut self, key: Key) -> Result<Held> {
         self.check()?;
-        let mut held = Held::blank(self.locks);
-        held.is_try = self.is_try;
-        let request = &mut held.request;
-        request.mode = self.mode;
-        request.ttl = self.config.ttl;
-        request.wait = self.wait_mode();
-        request.retry_interval = self.config.retry_interval;
-        if let Some(labels) = &mut self.labels {
-            request.owner = labels.owner.clone();
-            request.note = labels.note.clone();
-        }
-        if request.owner.is_none() {
-            request.owner = self.locks.owner().cloned();
-        }
-        Ok(held)
+        let (owner, note) = match &self.labels {
+            Some(labels) => (labels.owner.clone(), labels.note.clone()),
+            None => (None, None),
+        };
+        let request = AcquireRequest {
+            key,
+            mode: self.mode,
+            token: Token::random(),
+            owner: owner.or_else(|| self.locks.owner().cloned()),
+            note,
+            ttl: self.config.ttl,
+            wait: self.wait_mode(),
+            retry_interval: self.config.retry_interval,
+            sent_at: self.locks.clock().recent(),
+        };
+        Ok(Held::new_pending(self.locks, request, self.is_try))
     }
 
     /// The strategy `None` has no guard to give.
@@ -254,7 +252,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     }
 }
 
-impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
+impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// Asks for the lock, as the strategy says; not getting it is an error.
     ///
     /// Cancel safe: dropped midway, the request leaves the queue, and a grant that was already
@@ -265,13 +263,10 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
     /// wait is over, [`LockDeadlock`](crate::ErrorKind::LockDeadlock) inside of a closure form that
     /// would wait for itself (L22), [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not
     /// answer in that time, and errors about the arguments.
-    #[expect(clippy::manual_async_fn, reason = "an async fn would move the request once more")]
-    pub fn acquire(mut self) -> impl Future<Output = Result<Guard>> + use<'a, S> {
-        async move {
-            self.needs_guard()?;
-            let held = self.question()?.ask().await??;
-            Guard::renewing(held, self.renewal)
-        }
+    pub async fn acquire(mut self) -> Result<Guard> {
+        self.needs_guard()?;
+        let held = self.build_one()?.acquire().await??;
+        Guard::renewing(held, self.renewal)
     }
 
     /// The same, but that somebody else has it is no error: the answer is none.
@@ -317,8 +312,9 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
         Fut: Future<Output = T>,
     {
         self.needs_guard()?;
-        let held = self.question()?.ask().await??;
-        let (guard, held) = Guard::shared(held, self.renewal)?;
+        let held = self.build_one()?.acquire().await??;
+        let guard = Guard::renewing(held, self.renewal)?;
+        let held = guard.share();
         let out = match self.on_loss {
             OnLoss::Finish => work(held.clone()).await,
             OnLoss::Cancel => {
@@ -340,12 +336,8 @@ impl<'a, S: AsRef<str>> LockRequest<'a, OneKey<S>> {
 }
 
 impl<S: AsRef<str>, F> LockRequest<'_, OneKey<S>, F> {
-    #[inline]
-    pub(crate) fn question(&mut self) -> Result<HeldBox> {
-        let name = self.keys.0.as_ref();
-        key::check(name)?;
-        let mut held = self.blank_question()?;
-        held.name(self.locks.prefix(), self.keys.0.as_ref());
-        Ok(held)
+    pub(crate) fn build_one(&mut self) -> Result<Held> {
+        let key = self.locks.key(self.keys.0.as_ref())?;
+        self.build(key)
     }
 }

@@ -1,18 +1,17 @@
-//! The rules of one key, free of storage, time and threads: who is let in, who waits, who is
-//! next. Every provider that decides in Rust (memory, file, SQLite, PostgreSQL, MariaDB) decides
-//! here.
+//! The rules of one key, free of storage, time and threads: which requests are granted, which wait,
+//! and which is next. Every provider that decides in Rust (memory, file, SQLite, PostgreSQL,
+//! MariaDB) decides here.
 //!
-//! `X` is what a provider remembers of whoever asked: a waker in memory, a process in a
-//! file, a client in a database.
+//! `X` is what a provider remembers of a requester: a waker in memory, a process in a file, a client
+//! in a database.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use smallvec::SmallVec;
 
-use crate::{Clock, Fence, Grant, Holder, Inspection, Mode, Moment, Owner, Waiter};
+use crate::{Fence, Grant, Mode, Moment, Owner};
 
 /// How long a hand-off waits for its waiter to claim it (L5).
 pub(crate) const CLAIM_WINDOW: Duration = Duration::from_secs(2);
@@ -20,9 +19,9 @@ pub(crate) const CLAIM_WINDOW: Duration = Duration::from_secs(2);
 /// What identifies a request: its token, or a hash of it where the record can be read by others.
 pub(crate) type Id = u128;
 
-/// Whoever asks: the same data while waiting and while holding.
+/// A requester: the same data while it waits and while it holds.
 #[derive(Clone, Debug)]
-pub(crate) struct Party<X> {
+pub(crate) struct Requester<X> {
     pub(crate) id: Id,
     pub(crate) mode: Mode,
     pub(crate) owner: Option<Owner>,
@@ -34,9 +33,9 @@ pub(crate) struct Party<X> {
 
 /// One grant.
 #[derive(Clone, Debug)]
-pub(crate) struct Held<X> {
-    /// On its own, since it goes from hand to hand: into the queue, out of it, and out again.
-    pub(crate) party: Box<Party<X>>,
+pub(crate) struct HolderState<X> {
+    /// Boxed, because it moves between the queue and the holders.
+    pub(crate) requester: Box<Requester<X>>,
     pub(crate) fence: Fence,
     pub(crate) previous: Option<Fence>,
     pub(crate) expires: Moment,
@@ -44,7 +43,7 @@ pub(crate) struct Held<X> {
     pub(crate) claimed: bool,
 }
 
-impl<X> Held<X> {
+impl<X> HolderState<X> {
     pub(crate) fn grant(&self, waited: bool, trusted_from: Option<Moment>) -> Grant {
         Grant { fence: self.fence, previous_fence: self.previous, waited, trusted_from }
     }
@@ -53,8 +52,8 @@ impl<X> Held<X> {
 /// The state of one key. Empty, it need not be kept.
 #[derive(Debug)]
 pub(crate) struct Rules<X> {
-    pub(crate) holders: SmallVec<[Held<X>; 1]>,
-    pub(crate) queue: VecDeque<Box<Party<X>>>,
+    pub(crate) holders: SmallVec<[HolderState<X>; 1]>,
+    pub(crate) queue: VecDeque<Box<Requester<X>>>,
     pub(crate) last_fence: Option<Fence>,
 }
 
@@ -66,7 +65,7 @@ impl<X> Default for Rules<X> {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// It holds.
     Granted(Grant),
     /// It does not, and did not want to wait (or may not: an upgrade).
@@ -82,73 +81,77 @@ impl<X> Rules<X> {
 
     /// Decides about a request. The caller has ended what had expired at `now`, and goes on with
     /// [`admit`](Self::admit).
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
-        party: impl Into<Box<Party<X>>>,
+        requester: impl Into<Box<Requester<X>>>,
         wait: bool,
         now: Moment,
         next_fence: &mut impl FnMut() -> Fence,
-    ) -> Verdict {
-        let party = party.into();
+    ) -> Decision {
+        let requester = requester.into();
         // The answer got lost, and the request is asked again (L17).
-        if let Some(held) = self.holder_mut(party.id) {
+        if let Some(held) = self.holder_mut(requester.id) {
             if !held.claimed {
                 held.claimed = true;
-                held.expires = now.after(held.party.ttl);
-                return Verdict::Granted(held.grant(true, Some(now)));
+                held.expires = now.after(held.requester.ttl);
+                return Decision::Granted(held.grant(true, Some(now)));
             }
-            return Verdict::Granted(held.grant(false, None));
+            return Decision::Granted(held.grant(false, None));
         }
-        if let Some(waiting) = self.queue.iter_mut().find(|w| w.id == party.id) {
+        if let Some(waiting) = self.queue.iter_mut().find(|w| w.id == requester.id) {
             if wait {
-                waiting.extra = party.extra;
-                return Verdict::Queued;
+                waiting.extra = requester.extra;
+                return Decision::Queued;
             }
-            self.leave(party.id);
-            return Verdict::Refused;
+            self.leave(requester.id);
+            return Decision::Refused;
         }
-        if let Some(owner) = &party.owner
+        if let Some(owner) = &requester.owner
             && let Some(own) =
-                self.holders.iter().position(|h| h.party.owner.as_ref() == Some(owner))
+                self.holders.iter().position(|h| h.requester.owner.as_ref() == Some(owner))
         {
             let alone = self.holders.len() == 1;
-            if party.mode == Mode::Exclusive && !alone {
-                return Verdict::Refused; // an upgrade never waits (L7)
+            if requester.mode == Mode::Exclusive && !alone {
+                return Decision::Refused; // an upgrade never waits (L7)
             }
             self.holders.swap_remove(own);
-            return Verdict::Granted(self.grant(party, now, true, next_fence).grant(false, None));
+            return Decision::Granted(
+                self.grant(requester, now, true, next_fence).grant(false, None),
+            );
         }
-        if self.queue.is_empty() && self.admits(party.mode) {
-            return Verdict::Granted(self.grant(party, now, true, next_fence).grant(false, None));
+        if self.queue.is_empty() && self.admits(requester.mode) {
+            return Decision::Granted(
+                self.grant(requester, now, true, next_fence).grant(false, None),
+            );
         }
         if wait {
-            self.queue.push_back(party);
-            return Verdict::Queued;
+            self.queue.push_back(requester);
+            return Decision::Queued;
         }
-        Verdict::Refused
+        Decision::Refused
     }
 
     /// The same where a waiter asks again whenever its place may have changed, and a last time when
     /// it would wait no longer. Also whether the ttl of what it is granted begins now.
     #[cfg(any(feature = "file", feature = "mysql", feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn ask_in_turn(
+    pub(crate) fn request_in_turn(
         &mut self,
-        party: impl Into<Box<Party<X>>>,
+        requester: impl Into<Box<Requester<X>>>,
         wait: bool,
         has_waited: bool,
         now: Moment,
         next_fence: &mut impl FnMut() -> Fence,
-    ) -> (Verdict, bool) {
-        let party = party.into();
+    ) -> (Decision, bool) {
+        let requester = requester.into();
         // Whoever asks a last time may be next.
         self.admit(now, next_fence, |_| {});
-        let claimed = self.holder_mut(party.id).map(|held| held.claimed);
-        let known = claimed.is_some() || self.queue.iter().any(|w| w.id == party.id);
+        let claimed = self.holder_mut(requester.id).map(|held| held.claimed);
+        let known = claimed.is_some() || self.queue.iter().any(|w| w.id == requester.id);
         if has_waited && !wait && !known {
             // Its time was over, and others went on: to let it in now would be out of turn.
-            return (Verdict::Refused, false);
+            return (Decision::Refused, false);
         }
-        (self.ask(party, wait, now, next_fence), claimed != Some(true))
+        (self.request(requester, wait, now, next_fence), claimed != Some(true))
     }
 
     /// Hands the key to those whose turn it is, as reservations that wait to be claimed.
@@ -156,7 +159,7 @@ impl<X> Rules<X> {
         &mut self,
         now: Moment,
         next_fence: &mut impl FnMut() -> Fence,
-        mut granted: impl FnMut(&mut Held<X>),
+        mut granted: impl FnMut(&mut HolderState<X>),
     ) {
         while let Some(next) = self.queue.front() {
             if !self.admits(next.mode) {
@@ -184,13 +187,13 @@ impl<X> Rules<X> {
     }
 
     /// Ends a grant.
-    pub(crate) fn release(&mut self, id: Id) -> Option<Held<X>> {
-        let at = self.holders.iter().position(|h| h.party.id == id)?;
+    pub(crate) fn release(&mut self, id: Id) -> Option<HolderState<X>> {
+        let at = self.holders.iter().position(|h| h.requester.id == id)?;
         Some(self.holders.remove(at))
     }
 
     /// Takes a request out of the queue.
-    pub(crate) fn leave(&mut self, id: Id) -> Option<Box<Party<X>>> {
+    pub(crate) fn leave(&mut self, id: Id) -> Option<Box<Requester<X>>> {
         let at = self.queue.iter().position(|w| w.id == id)?;
         self.queue.remove(at)
     }
@@ -198,7 +201,7 @@ impl<X> Rules<X> {
     /// Starts a new ttl.
     pub(crate) fn renew(&mut self, id: Id, ttl: Duration, now: Moment) -> bool {
         let Some(held) = self.holder_mut(id) else { return false };
-        held.party.ttl = ttl;
+        held.requester.ttl = ttl;
         held.expires = now.after(ttl);
         held.claimed = true;
         true
@@ -218,8 +221,8 @@ impl<X> Rules<X> {
         }
         let last = self.last_fence;
         let held = self.holder_mut(old)?;
-        held.party.id = fresh;
-        held.party.ttl = ttl;
+        held.requester.id = fresh;
+        held.requester.ttl = ttl;
         held.expires = now.after(ttl);
         held.previous = last;
         held.fence = next_fence();
@@ -229,7 +232,7 @@ impl<X> Rules<X> {
     }
 
     /// Ends one grant by its fence, or all (L12).
-    pub(crate) fn break_lock(&mut self, fence: Option<Fence>) -> Vec<Held<X>> {
+    pub(crate) fn break_lock(&mut self, fence: Option<Fence>) -> Vec<HolderState<X>> {
         let mut broken = Vec::new();
         let mut at = 0;
         while at < self.holders.len() {
@@ -242,8 +245,8 @@ impl<X> Rules<X> {
         broken
     }
 
-    pub(crate) fn holder_mut(&mut self, id: Id) -> Option<&mut Held<X>> {
-        self.holders.iter_mut().find(|h| h.party.id == id)
+    pub(crate) fn holder_mut(&mut self, id: Id) -> Option<&mut HolderState<X>> {
+        self.holders.iter_mut().find(|h| h.requester.id == id)
     }
 
     /// When the next lease runs out.
@@ -254,119 +257,35 @@ impl<X> Rules<X> {
     fn admits(&self, mode: Mode) -> bool {
         match mode {
             Mode::Exclusive => self.holders.is_empty(),
-            Mode::Shared => self.holders.iter().all(|h| h.party.mode == Mode::Shared),
+            Mode::Shared => self.holders.iter().all(|h| h.requester.mode == Mode::Shared),
         }
     }
 
     fn grant(
         &mut self,
-        mut party: Box<Party<X>>,
+        mut requester: Box<Requester<X>>,
         now: Moment,
         claimed: bool,
         next_fence: &mut impl FnMut() -> Fence,
-    ) -> &mut Held<X> {
+    ) -> &mut HolderState<X> {
         // Two requests of one owner may have waited together: one lease per owner and key.
-        if party.owner.is_some() {
-            self.holders.retain(|h| h.party.owner != party.owner);
+        if requester.owner.is_some() {
+            self.holders.retain(|h| h.requester.owner != requester.owner);
         }
         let fence = next_fence();
         let previous = self.last_fence.replace(fence);
-        let lasts = if claimed { party.ttl } else { party.ttl.min(CLAIM_WINDOW) };
-        party.since = now;
-        self.holders.push(Held { party, fence, previous, expires: now.after(lasts), claimed });
+        let lasts = if claimed { requester.ttl } else { requester.ttl.min(CLAIM_WINDOW) };
+        requester.since = now;
+        self.holders.push(HolderState {
+            requester,
+            fence,
+            previous,
+            expires: now.after(lasts),
+            claimed,
+        });
         let last = self.holders.len() - 1;
         &mut self.holders[last]
     }
-}
-
-/// Turns moments into wall times for a report, all by one pair of readings.
-pub(crate) struct Reporter {
-    /// By which it is judged what has run out.
-    now: Moment,
-    /// By which times are shown, together with the wall clock.
-    shown: Moment,
-    wall: DateTime<Utc>,
-}
-
-impl Reporter {
-    pub(crate) fn new(clock: &dyn Clock) -> Self {
-        Self::of(clock.now(), clock.wall())
-    }
-
-    /// By a pair of readings of a backend's own clock.
-    pub(crate) fn of(now: Moment, wall: DateTime<Utc>) -> Self {
-        Reporter { now, shown: now, wall }
-    }
-
-    /// For leases that begin this much after the moment at which they were granted.
-    pub(crate) fn ahead(self, lag: Duration) -> Self {
-        Reporter { shown: self.now.after(lag), ..self }
-    }
-
-    fn at(&self, moment: Moment) -> DateTime<Utc> {
-        wall_at(self.wall, self.shown, moment)
-    }
-
-    pub(crate) fn holder<X>(&self, held: &Held<X>, process: impl Into<String>) -> Holder {
-        Holder {
-            owner: held.party.owner.clone(),
-            process: process.into(),
-            mode: held.party.mode,
-            fence: held.fence,
-            since: self.at(held.party.since),
-            expires_at: self.at(held.expires),
-            expires_in: held.expires.since(self.shown),
-            note: held.party.note.as_deref().map(str::to_owned),
-        }
-    }
-
-    /// Holders and waiters of a key; `process` names whoever asked.
-    pub(crate) fn inspection<X>(
-        &self,
-        key: &str,
-        rules: &Rules<X>,
-        process: impl Fn(&X) -> String,
-    ) -> Inspection {
-        // Two threads may have read the time a tick apart, but who stands first came first.
-        let mut latest = Moment::default();
-        let waiter = |(at, party): (usize, &Party<X>)| {
-            latest = latest.max(party.since);
-            Waiter {
-                owner: party.owner.clone(),
-                process: process(&party.extra),
-                mode: party.mode,
-                position: at + 1,
-                since: self.at(latest),
-                expected_wait: None,
-                note: party.note.as_deref().map(str::to_owned),
-            }
-        };
-        let found = Inspection {
-            key: key.to_owned(),
-            holders: rules
-                .holders
-                .iter()
-                .filter(|h| h.expires > self.now)
-                .map(|h| self.holder(h, process(&h.party.extra)))
-                .collect(),
-            waiters: rules.queue.iter().map(|party| &**party).enumerate().map(waiter).collect(),
-        };
-        found.with_expected_waits(self.wall)
-    }
-}
-
-/// The wall time of a moment, by a pair of readings taken together.
-pub(crate) fn wall_at(wall: DateTime<Utc>, now: Moment, moment: Moment) -> DateTime<Utc> {
-    let shifted = if moment >= now {
-        wall.checked_add_signed(signed(moment.since(now)))
-    } else {
-        wall.checked_sub_signed(signed(now.since(moment)))
-    };
-    shifted.unwrap_or(wall)
-}
-
-fn signed(span: Duration) -> chrono::TimeDelta {
-    chrono::TimeDelta::from_std(span).unwrap_or(chrono::TimeDelta::MAX)
 }
 
 #[cfg(test)]
@@ -412,7 +331,7 @@ mod tests {
 
     impl World {
         fn holder(&self, at: usize) -> Option<Id> {
-            self.rules.holders.get(at).map(|h| h.party.id)
+            self.rules.holders.get(at).map(|h| h.requester.id)
         }
 
         fn waiter(&self, at: usize) -> Option<Id> {
@@ -431,15 +350,24 @@ mod tests {
                     self.ids += 1;
                     let owner = owner.map(|o| Owner::new(&format!("o{o}")).expect("legal"));
                     let ttl = Duration::from_secs(10);
-                    let party =
-                        Party { id: self.ids, mode, owner, note: None, ttl, since: now, extra: () };
+                    let requester = Requester {
+                        id: self.ids,
+                        mode,
+                        owner,
+                        note: None,
+                        ttl,
+                        since: now,
+                        extra: (),
+                    };
                     self.rules.expire(now);
-                    let verdict = self.rules.ask(party.clone(), wait, now, &mut next);
-                    assert!(wait || verdict != Verdict::Queued);
+                    let decision = self.rules.request(requester.clone(), wait, now, &mut next);
+                    assert!(wait || decision != Decision::Queued);
                     // Asked again with the same token, the answer is the same.
-                    let again = self.rules.ask(party, wait, now, &mut next);
-                    match (verdict, again) {
-                        (Verdict::Granted(a), Verdict::Granted(b)) => assert_eq!(a.fence, b.fence),
+                    let again = self.rules.request(requester, wait, now, &mut next);
+                    match (decision, again) {
+                        (Decision::Granted(a), Decision::Granted(b)) => {
+                            assert_eq!(a.fence, b.fence)
+                        }
                         (a, b) => assert_eq!(a, b),
                     }
                 }
@@ -460,7 +388,7 @@ mod tests {
                     }
                 }
                 Step::Rotate(at) => {
-                    if let Some(old) = self.rules.holders.get(at).map(|h| h.party.id) {
+                    if let Some(old) = self.rules.holders.get(at).map(|h| h.requester.id) {
                         self.ids += 1;
                         let ttl = Duration::from_secs(10);
                         let grant = self.rules.rotate(old, self.ids, ttl, now, &mut next);
@@ -471,7 +399,7 @@ mod tests {
                 Step::Claim(at) => {
                     if let Some(held) = self.rules.holders.get_mut(at) {
                         held.claimed = true;
-                        held.expires = now.after(held.party.ttl);
+                        held.expires = now.after(held.requester.ttl);
                     }
                 }
                 Step::Break(at) => {
@@ -492,11 +420,12 @@ mod tests {
             };
             self.rules.expire(self.now);
             let mut admitted = Vec::new();
-            self.rules.admit(self.now, &mut next, |held| admitted.push(held.party.id));
+            self.rules.admit(self.now, &mut next, |held| admitted.push(held.requester.id));
             assert_eq!(admitted, order[..admitted.len()], "first come, first served");
 
             let rules = &self.rules;
-            let writers = rules.holders.iter().filter(|h| h.party.mode == Mode::Exclusive).count();
+            let writers =
+                rules.holders.iter().filter(|h| h.requester.mode == Mode::Exclusive).count();
             assert!(writers == 0 || rules.holders.len() == 1, "exclusion: {rules:?}");
             if let Some(first) = rules.queue.front() {
                 assert!(!rules.admits(first.mode), "nobody waits for a free key: {rules:?}");
@@ -504,8 +433,9 @@ mod tests {
             for held in &rules.holders {
                 assert!(held.expires > self.now);
                 assert!(Some(held.fence) <= rules.last_fence);
-                if held.party.owner.is_some() {
-                    let same = rules.holders.iter().filter(|h| h.party.owner == held.party.owner);
+                if held.requester.owner.is_some() {
+                    let same =
+                        rules.holders.iter().filter(|h| h.requester.owner == held.requester.owner);
                     assert_eq!(same.count(), 1, "one lease per owner");
                 }
                 if !self.granted.contains(&held.fence) {

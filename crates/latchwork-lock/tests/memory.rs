@@ -83,7 +83,9 @@ async fn a_lock_needs_no_tokio_runtime_to_be_waited_for() {
     let guard = locks.lock("key").acquire().expect("free");
     let other = locks.clone();
     let waiter = std::thread::spawn(move || other.lock("key").wait_forever().acquire().map(drop));
+    let began = std::time::Instant::now();
     while locks.inspect("key").expect("answers").waiters.is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "nobody waits");
         std::thread::yield_now();
     }
     guard.release().expect("held");

@@ -1,8 +1,11 @@
-//! The in-memory provider under a scheduler that tries many interleavings.
+//! The in-memory provider and the coordination core under a scheduler that tries many interleavings.
 //!
 //! `RUSTFLAGS="--cfg shuttle" cargo test -p latchwork-lock --test model`; `scripts/test` does it.
 //! A lost wake-up shows as a deadlock, which shuttle reports with the schedule that led to it.
 #![cfg(shuttle)]
+
+#[path = "model/coordination.rs"]
+mod coordination;
 
 use std::future::{Future, poll_fn};
 use std::sync::Arc;

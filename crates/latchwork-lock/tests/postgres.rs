@@ -10,6 +10,8 @@
 
 #[path = "postgres/pool.rs"]
 mod pool;
+#[path = "postgres/pooler.rs"]
+mod pooler;
 #[path = "postgres/runtimes.rs"]
 mod runtimes;
 #[path = "postgres/secrets.rs"]
@@ -55,6 +57,9 @@ fn main() {
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
         pool::a_server_without_connections_is_an_outage,
+        pooler::a_start_takes_two_connections_at_most,
+        pooler::a_pooler_with_one_connection_serves_many_starts,
+        pooler::a_pooler_is_recognised,
         runtimes::two_runtimes_share_a_key,
         runtimes::a_runtime_that_ends_leaves_nothing_behind,
         runtimes::who_does_not_look_holds_nobody_up,
@@ -369,23 +374,32 @@ async fn fences_go_on_above_a_restored_copy() {
 
 async fn notices_that_are_lost_are_made_up_for() {
     let address = room().await;
-    let (ours, theirs) = (connect(&address).await, connect(&address).await);
+    // By this name the server knows the connections of the one that waits from those of other tests.
+    let name = format!("cut_{:x}", Token::random().expose());
+    let named = format!("{address}&application_name={name}");
+    let (ours, theirs) = (connect(&address).await, connect(&named).await);
     let guard = ours.lock("key").acquire().await.expect("a free key");
     let waiter = waiter(&theirs, "key");
     waiting(&ours, "key", 1).await;
-    // Whoever listens is cut off, again and again, while the key is handed over.
-    let cutter = tokio::spawn(async {
-        let mut admin = PgConnection::connect(&server()).await.expect("there");
-        for _ in 0..20 {
-            let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                       WHERE query LIKE 'LISTEN \"latchwork_lock_%'";
-            sqlx::raw_sql(cut).execute(&mut admin).await.expect("cut");
-            tokio::time::sleep(millis(50)).await;
+    let mut admin = PgConnection::connect(&server()).await.expect("there");
+    let mut cut = async move || {
+        let cut = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE application_name = '{name}' AND query LIKE 'LISTEN \"latchwork_lock_%'"
+        );
+        let cut = sqlx::raw_sql(AssertSqlSafe(cut)).fetch_all(&mut admin).await;
+        !cut.expect("an answer").is_empty()
+    };
+    eventually("a listener that is cut off", &mut cut).await;
+    // And again and again, while the key is handed over.
+    let cutter = tokio::spawn(async move {
+        loop {
+            cut().await;
+            tokio::time::sleep(millis(10)).await;
         }
     });
-    tokio::time::sleep(millis(300)).await;
     guard.release().await.expect("held");
-    let next = tokio::time::timeout(secs(10), waiter).await.expect("in time").expect("no panic");
+    let next = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
     next.release().await.expect("held");
-    cutter.await.expect("no panic");
+    cutter.abort();
 }

@@ -58,6 +58,7 @@ fn main() {
             the_next_one_has_its_turn_where_a_release_was_lost,
             the_next_one_has_its_turn_where_an_answer_was_lost,
             a_turn_that_the_server_forgot_is_asked_for_again,
+            a_grant_that_is_being_returned_is_not_given_out,
             no_two_are_trusted_at_once_whatever_is_cut;
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,

@@ -42,6 +42,18 @@ pub(crate) fn check_files(url: &url::Url, parameters: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// Says why a connection failed. The system's own text names neither host nor user; of most errors
+/// the kind says more.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn connection_failed(error: &std::io::Error) -> String {
+    // Such an error has no kind of its own; the text is the standard library's.
+    let text = error.to_string();
+    if text.starts_with("failed to lookup address") {
+        return format!("the host in the address is not known ({text}); check its name");
+    }
+    format!("the connection failed ({})", error.kind())
+}
+
 impl Error {
     /// One that may pass.
     pub fn temporary(message: impl Into<String>, source: Option<sqlx::Error>) -> Self {

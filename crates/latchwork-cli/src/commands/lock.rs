@@ -27,7 +27,7 @@ use crate::voice::Voice;
 /// be kept, the command is stopped before it ends: TERM first, then KILL. The command and all of
 /// its process group die with this program, also when that is killed.
 #[derive(Args, Debug)]
-#[command(after_help = after_help())]
+#[command(after_help = after_help(), override_usage = "latchwork lock [OPTIONS] <KEY> -- <COMMAND>...")]
 pub(crate) struct Lock {
     #[command(flatten)]
     key: KeyArg,

@@ -125,6 +125,21 @@ fn without_time_to_wait_there_is_one_try() {
 }
 
 #[test]
+fn a_host_that_nobody_knows_is_named_as_that() {
+    for at in [
+        "redis://no-such-host.invalid",
+        "postgres://no-such-host.invalid/x",
+        "mysql://no-such-host.invalid/x",
+        "etcd://no-such-host.invalid:1",
+    ] {
+        let args = ["lock", "k", "--at", at, "--no-wait", "--", "true"];
+        let out = latchwork().args(args).output().expect("it runs");
+        assert_code(&out, 69);
+        assert!(text(&out).contains("lookup address information"), "{at}: {}", text(&out));
+    }
+}
+
+#[test]
 fn a_server_that_does_not_come_is_named_with_the_tries() {
     for at in [
         "redis://127.0.0.1:1",
@@ -134,11 +149,12 @@ fn a_server_that_does_not_come_is_named_with_the_tries() {
     ] {
         let started = Instant::now();
         let out = latchwork()
-            .args(["lock", "k", "--at", at, "--wait", "400ms", "--", "true"])
+            .args(["lock", "k", "--at", at, "--wait", "1s", "--", "true"])
             .output()
             .expect("it runs");
         assert_code(&out, 69);
         assert!(text(&out).contains(" times in "), "{}", text(&out));
+        assert!(started.elapsed() > Duration::from_millis(900), "{}", text(&out));
         assert!(started.elapsed() < Duration::from_secs(20));
     }
 }

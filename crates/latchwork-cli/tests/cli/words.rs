@@ -70,6 +70,7 @@ fn bad_usage_has_one_code_and_a_clear_word() {
         (&["lock", "k", "--at", "temporal://me:secret@host", "--", "true"], "temporal"),
         (&["lock", "k", "--at", "http://me:secret@host", "--", "true"], "no kind of lock backend"),
         (&["lock", "-x", "--at", &at, "--", "true"], "--key=-x"),
+        (&["lock", "k", "--at", &at, "true"], "behind '--'"),
         (&["lock", "k", "--key", "k", "--at", &at, "--", "true"], "cannot be used"),
         (&["lock", "--at", &at, "--", "true"], "KEY"),
         (&["locks", "show", "", "--at", &at], "invalid lock key"),

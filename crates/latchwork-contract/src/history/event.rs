@@ -56,6 +56,8 @@ pub enum What {
     },
     /// The release is about to be sent.
     Releasing,
+    /// The guard of a key that nobody else asks for is about to be dropped.
+    Dropped,
     /// Somebody is about to break it.
     Breaking,
     /// The holder was told that it was lost.

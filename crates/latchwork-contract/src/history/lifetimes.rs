@@ -170,6 +170,7 @@ impl<'a> Lifetime<'a> {
             What::HandedOver => self.handed_over = true,
             What::Asked { .. }
             | What::Renewing
+            | What::Dropped
             | What::Resuming { .. }
             | What::Broken { .. }
             | What::Stalled { .. }

@@ -26,8 +26,8 @@ pub(super) const CASES: &[Case] = &[
     case!(l22_a_task_of_its_own_is_not_in_the_work, [Wait, Exclusion]),
     case!(l22_requests_that_do_not_wait_are_answered, [Wait, Exclusion]),
     case!(l22_the_holders_owner_takes_over, [Wait, Exclusion, TakeOver]),
-    case!(l22_shared_inside_shared_is_granted, [Wait, Exclusion, Shared]),
-    case!(l22_another_prefix_is_another_key, [Wait, Exclusion]),
+    case!(l22_shared_inside_shared_is_granted, [Wait, Exclusion, Shared, Inspect]),
+    case!(l22_another_prefix_is_another_key, [Wait, Exclusion, Inspect]),
     case!(l22_another_provider_is_another_key, [Wait, Exclusion]),
     case!(l22_who_finishes_after_a_loss_may_wait_for_it, [Wait, Exclusion, Expiry]),
     case!(l22_another_wait_that_ends_sooner_is_waited_for, [Wait, Exclusion, Inspect]),
@@ -256,8 +256,15 @@ async fn l22_shared_inside_shared_is_granted(f: Fixture) {
     let work = locks.lock(&key).shared().ttl(LONG).run(|_| async {
         let guard = locks.lock(&key).shared().wait_forever().acquire().await.expect("room");
         guard.release().await.expect("held");
+        // Behind a writer that gives up, it waits; but not for the lease of its own work.
+        let (own, name, wait) = (locks.clone(), key.clone(), f.ttl());
+        let writer = tokio::spawn(async move { own.lock(&name).wait(wait).acquire().await });
+        f.queued(&locks, &key, 1).await;
+        let guard = locks.lock(&key).shared().wait(LONG).acquire().await.expect("room");
+        guard.release().await.expect("held");
+        assert_eq!(code(f.soon("the writer gives up", writer).await), "lock_taken");
     });
-    work.await.expect("held to the end");
+    f.within(LONG / 2, "its turn comes", work).await.expect("held to the end");
 }
 
 async fn l22_another_prefix_is_another_key(f: Fixture) {
@@ -265,10 +272,15 @@ async fn l22_another_prefix_is_another_key(f: Fixture) {
     let other = locks.with_prefix("other/").expect("a legal prefix");
     let key = f.key("a");
     let work = locks.lock(&key).ttl(LONG).run(|_| async {
-        let guard = other.lock(&key).wait_forever().acquire().await.expect("another key");
-        guard.release().await.expect("held");
+        let theirs = other.lock(&key).ttl(LONG).acquire().await.expect("another key");
+        let released = async {
+            f.queued(&other, &key, 1).await;
+            theirs.release().await.expect("held");
+        };
+        let (ours, ()) = join(other.lock(&key).wait(LONG).acquire(), released).await;
+        ours.expect("it was released").release().await.expect("held");
     });
-    work.await.expect("held to the end");
+    f.within(LONG / 2, "its turn comes", work).await.expect("held to the end");
 }
 
 async fn l22_another_provider_is_another_key(f: Fixture) {

@@ -48,6 +48,11 @@ impl<'a> Crew<'a> {
         self.workers.len()
     }
 
+    /// The place of the worker with this number, if it lives.
+    pub(super) fn place_of(&self, number: u32) -> Option<usize> {
+        self.workers.iter().position(|worker| worker.number == number)
+    }
+
     fn add(&mut self) {
         self.started += 1;
         let part = Part { number: self.started, ..self.stage.part.clone() };

@@ -1,5 +1,6 @@
 //! What happens to workers and to leases.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use super::children::Crew;
-use super::stage::Stage;
+use super::stage::{Stage, process_of};
 use crate::history::What;
 
 /// Makes one fault after another until the run is over.
@@ -31,7 +32,12 @@ pub(super) fn make(
         next = stage.now().after(Duration::from_micros(chance.random_range(20_000..300_000)));
         let victim = chance.random_range(0..crew.len());
         match chance.random_range(0..10) {
-            0..4 => crew.kill(victim),
+            0..2 => crew.kill(victim),
+            // The one with the most waiters in some queue, where there are any.
+            2..4 => {
+                let waiting = runtime.block_on(most_waiting(stage, chance.random_range(0..99)));
+                crew.kill(waiting.and_then(|number| crew.place_of(number)).unwrap_or(victim));
+            }
             // Past the longest ttl, or only past some. Half of them go on in any case.
             4..7 if crew.stopped() * 2 < crew.len() => {
                 let span = unit.mul_f64(chance.random_range(0.5..4.0));
@@ -95,6 +101,19 @@ async fn break_seen(stage: &Stage, key: &str) -> Result<Vec<Holder>> {
     let Some(holder) = seen.holders.first() else { return Ok(Vec::new()) };
     let broken = stage.locks.break_lease(key, holder.fence).await?;
     Ok(broken.into_iter().collect())
+}
+
+/// The process with the most waiters for a key; none where nobody waits, or where the backend is held
+/// up by one who is stopped.
+async fn most_waiting(stage: &Stage, key: usize) -> Option<u32> {
+    let key = &stage.keys[key % stage.keys.len()];
+    let patience = stage.part.torture.unit / 4;
+    let seen = tokio::time::timeout(patience, stage.locks.inspect(key)).await.ok()?.ok()?;
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for request in seen.waiters.iter().filter_map(|waiter| waiter.note.as_ref()?.parse().ok()) {
+        *counts.entry(process_of(request)).or_default() += 1;
+    }
+    counts.into_iter().max_by_key(|(_, count)| *count).map(|(number, _)| number)
 }
 
 /// Whether an edit waits for somebody, tried by one that changes nothing: no lease has fence 0.

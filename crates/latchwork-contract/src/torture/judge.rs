@@ -1,13 +1,13 @@
 //! All histories together, and what is to be said of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::PathBuf;
 
 use latchwork_lock::Moment;
 
-use super::stage::Stage;
+use super::stage::{Stage, process_of};
 use crate::history::{Event, History, Rule, What, check, forgotten};
 
 /// What happened in a run, counted.
@@ -24,6 +24,10 @@ pub struct Report {
     pub handed_over: usize,
     /// Attempts to resume one.
     pub resuming: usize,
+    /// Guards of keys that nobody else asks for, dropped many at a time.
+    pub dropped: usize,
+    /// Requests that were seen in a queue when their process was killed.
+    pub dead_waiters: usize,
     /// Leases that an administrator ended.
     pub broken: usize,
     /// Guarded writes that were let through.
@@ -50,8 +54,8 @@ pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
     let history = read(stage).expect("what was written can be read");
     let report = Report::of(history.events());
     troubles.extend(lost_updates(stage).expect("the gate can be read"));
-    if report.granted < 50 || report.queued < 10 {
-        troubles.push("there were too few grants and waits to say anything".to_owned());
+    if report.granted < 50 || report.queued < 10 || report.dropped < 10 {
+        troubles.push("there were too few grants, waits and drops to say anything".to_owned());
     }
     let mut found = check(&history);
     found.extend(forgotten(&history, torture.slack));
@@ -123,9 +127,31 @@ fn lost_updates(stage: &Stage) -> io::Result<Vec<String>> {
     Ok(found)
 }
 
+/// Counts requests that were seen in a queue and not answered when their process ended. Events are
+/// in the order of time.
+fn dead_waiters(events: &[Event]) -> usize {
+    let mut dead = 0;
+    let mut waiting = HashSet::new();
+    for event in events {
+        match event.what {
+            What::Queued { .. } => drop(waiting.insert(event.request)),
+            What::Granted { .. } | What::GaveUp | What::Failed => {
+                waiting.remove(&event.request);
+            }
+            What::ProcessEnds { who } => {
+                let before = waiting.len();
+                waiting.retain(|request| process_of(*request) != who);
+                dead += before - waiting.len();
+            }
+            _ => {}
+        }
+    }
+    dead
+}
+
 impl Report {
     fn of(events: &[Event]) -> Self {
-        let mut report = Report::default();
+        let mut report = Report { dead_waiters: dead_waiters(events), ..Report::default() };
         for event in events {
             let count = match event.what {
                 What::Asked { .. } => &mut report.asked,
@@ -133,6 +159,7 @@ impl Report {
                 What::Queued { .. } => &mut report.queued,
                 What::HandedOver => &mut report.handed_over,
                 What::Resuming { .. } => &mut report.resuming,
+                What::Dropped => &mut report.dropped,
                 What::Broken { .. } => &mut report.broken,
                 What::Written { .. } => &mut report.written,
                 What::Failed => &mut report.failed,

@@ -1,8 +1,8 @@
 //! A long run with faults, over any backend that several processes can share.
 //!
 //! A supervisor starts worker processes, each with some tasks that ask for the same few keys in
-//! every way there is, and then does to them what happens to processes: it kills, stops and
-//! breaks, as one printed seed says. Everybody writes a [`history`](crate::history); at the end
+//! every way there is, drop guards and futures, and bring crowds of waiters; and then does to them
+//! what happens to processes: it kills, stops and breaks, as one printed seed says. Everybody writes a [`history`](crate::history); at the end
 //! they are merged, and the checker must find nothing.
 //!
 //! A worker is the test's own program once more, in its test of the name `worker`. So these are
@@ -29,6 +29,7 @@
 //! ```
 
 mod children;
+mod drops;
 mod faults;
 mod gate;
 mod hold;

@@ -44,7 +44,9 @@ pub fn run(torture: Torture) -> Report {
     let mut troubles = crew.finish(stage.now().after(stage.part.torture.longest_end()));
     runtime.block_on(watcher).expect("no panic");
     troubles.extend(runtime.block_on(left_over(&stage, BELIEF)));
-    judge(&stage, troubles)
+    let report = judge(&stage, troubles);
+    assert!(report.dead_waiters > 0, "nobody was killed while it waited: {report:?}");
+    report
 }
 
 /// Runs it with tasks of this process only, for locks that no other process can see: with dropped
@@ -59,6 +61,7 @@ pub fn run_here(locks: &Locks, torture: Torture) -> Report {
     let runtime = runtime(2);
     let mut troubles = runtime.block_on(all_tasks(&stage));
     troubles.extend(runtime.block_on(left_over(&stage, Duration::from_secs(2))));
+    troubles.extend(runtime.block_on(stage.drops.left_over(stage.part.torture.slack)));
     stage.record("", 0, What::ProcessEnds { who: 0 });
     judge(&stage, troubles)
 }

@@ -10,6 +10,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use serde::{Deserialize, Serialize};
 
+use super::drops::Drops;
 use super::gate::FileGate;
 use super::mailbox::Mailbox;
 use super::settings::Torture;
@@ -32,6 +33,7 @@ pub(super) struct Stage {
     pub(super) keys: Vec<String>,
     pub(super) gate: FileGate,
     pub(super) mailbox: Mailbox,
+    pub(super) drops: Drops,
     recorder: Recorder<File>,
     requests: AtomicU64,
 }
@@ -39,6 +41,8 @@ pub(super) struct Stage {
 impl Stage {
     /// Opens everything, with a history of its own.
     pub(super) fn open(part: Part, locks: &Locks) -> io::Result<Self> {
+        let prefix = format!("dropped-{:016x}/{}/", part.torture.seed, part.number);
+        let drops = Drops::new(locks, &prefix).map_err(io::Error::other)?;
         let locks = locks.with_prefix(&part.torture.prefix()).map_err(io::Error::other)?;
         // Unbuffered: what was written down is in the hands of the system, which outlives us.
         let history = File::create(history(&part.directory, part.number))?;
@@ -47,6 +51,7 @@ impl Stage {
             keys: part.torture.key_names(),
             gate: FileGate::new(&part.directory.join("gate"))?,
             mailbox: Mailbox::new(&part.directory.join("handed-over"))?,
+            drops,
             recorder: Recorder::of_process(part.number, history),
             requests: AtomicU64::new(0),
             part,
@@ -77,6 +82,11 @@ impl Stage {
         // Spread by a constant, so that neighbours are not alike.
         StdRng::seed_from_u64(self.part.torture.seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
+}
+
+/// The number of the process that made a request.
+pub(super) fn process_of(request: u64) -> u32 {
+    u32::try_from(request >> 40).unwrap_or(u32::MAX)
 }
 
 /// The file with the history of one process.

@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::time::Duration;
 
+use futures::future::join_all;
 use latchwork_lock::{Error, GuardSet, Held, Mode};
-use rand::RngExt;
 use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
+use super::drops::drop_many;
 use super::hold::hold;
 use super::stage::Stage;
 use crate::history::What;
@@ -14,18 +16,34 @@ use crate::history::What;
 /// Goes on until the run is over.
 pub(super) async fn work(stage: &Stage, mut chance: StdRng) {
     while !stage.is_over() {
-        match chance.random_range(0..20) {
-            0 => ask_for_several(stage, &mut chance).await,
-            1 | 2 => resume(stage, &mut chance).await,
-            _ => ask(stage, &mut chance).await,
+        match chance.random_range(0..40) {
+            0 | 1 => ask_for_several(stage, &mut chance).await,
+            2..6 => resume(stage, &mut chance).await,
+            6 => crowd(stage, &mut chance).await,
+            7 => drop_many(stage, &mut chance).await,
+            _ => ask_for_any(stage, &mut chance).await,
         }
     }
 }
 
-/// Asks for one key, and sometimes drops the question before it is answered.
-async fn ask(stage: &Stage, chance: &mut StdRng) {
-    let request = stage.request();
+async fn ask_for_any(stage: &Stage, chance: &mut StdRng) {
     let key = &stage.keys[chance.random_range(0..stage.keys.len())];
+    ask(stage, key, chance).await;
+}
+
+/// Many requests of one process for one key at once, so that a kill leaves many dead waiters.
+async fn crowd(stage: &Stage, chance: &mut StdRng) {
+    let key = &stage.keys[chance.random_range(0..stage.keys.len())];
+    let each = (0..chance.random_range(4..12)).map(|_| {
+        let mut chance = StdRng::from_rng(chance);
+        async move { ask(stage, key, &mut chance).await }
+    });
+    join_all(each.collect::<Vec<_>>()).await;
+}
+
+/// Asks for one key, and sometimes drops the question before it is answered.
+async fn ask(stage: &Stage, key: &str, chance: &mut StdRng) {
+    let request = stage.request();
     let mode = if chance.random_bool(0.35) { Mode::Shared } else { Mode::Exclusive };
     let (wait, dropped) = (patience(stage, chance), chance.random_bool(0.15));
     let patience = if dropped {
@@ -91,7 +109,7 @@ async fn hold_several(stage: &Stage, request: u64, set: GuardSet, chance: &mut S
 async fn resume(stage: &Stage, chance: &mut StdRng) {
     let take = chance.random_bool(0.8);
     let Some(letter) = stage.mailbox.get(take).expect("leases can be read") else {
-        return ask(stage, chance).await;
+        return ask_for_any(stage, chance).await;
     };
     let (request, first, key) = (stage.request(), letter.request, letter.lease.key.clone());
     let what = What::Resuming { from: first, mode: letter.lease.mode };

@@ -45,6 +45,8 @@ async fn play(part: Part) {
     }
     // Some still hold what they forgot to release; from here on it may be free.
     stage.record("", 0, What::ProcessEnds { who: stage.part.number });
+    let lost = stage.drops.left_over(stage.part.torture.slack).await;
+    assert!(lost.is_none(), "{lost:?}");
     stage.locks.close().await;
 }
 

@@ -3,35 +3,35 @@
 //! A drop cannot await. A program that drops guards faster than the server ends their leases one by
 //! one would queue ever more of them, and each key would stay taken for longer than the one before.
 //!
-//! So what is queued goes in batches, each of them one message: the longer the queue, the more a
-//! message carries. Leases that a batch cannot end, because others wait for the key, are released
-//! each by itself. And whoever asks for a new lease while [`LIMIT`] releases are pending waits until
-//! there is [room](DeferredReleases::room), so that they go ahead of new requests and a program
-//! that drops too much is slowed down by it. At most `LIMIT` releases are pending, and one more
-//! for each guard and each request that there is at a time.
+//! So queued releases go in batches, each of them one message: the longer the queue, the more a
+//! message carries. Leases that a batch cannot end, because there are waiters for the key, are
+//! released one by one. A caller that requests a new lease while [`LIMIT`] releases are pending waits
+//! until there is [room](DeferredReleases::room), so that releases go ahead of new requests and a
+//! program that drops too much is slowed down by it. At most `LIMIT` releases are pending, and one
+//! more for each guard and each request that there is at a time.
 //!
 //! A server that cannot end leases must not keep callers from learning that it is unavailable, so
-//! they wait for room for [`PATIENCE`] only.
+//! they wait for room for a second only.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{BoxFuture, select};
-use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 
 use crate::retry::Backoff;
 use crate::rules::Id;
+use crate::sync::Mutex;
 use crate::{Clock, Key, Result};
 
 /// How many releases may be pending before new requests wait for them.
-pub(crate) const LIMIT: usize = 2 * BATCH;
+pub const LIMIT: usize = 2 * BATCH;
 
-/// How many share a message.
+/// How many releases share a message.
 const BATCH: usize = 64;
 
-/// How many are released each by itself at a time: they must not take the whole pool.
+/// How many are released one by one at the same time: they must not take the whole pool.
 const AT_ONCE: usize = 4;
 
 /// How often a release is tried while the server is away; then the ttl ends the lease.
@@ -41,10 +41,10 @@ const TRIES: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A lease to be ended, or a place in a queue to be left.
-pub(crate) type Lease = (Key, Id);
+pub type Lease = (Key, Id);
 
-/// What ends leases.
-pub(crate) trait Backend: Send + Sync + 'static {
+/// The backend that ends leases.
+pub trait ReleaseBackend: Send + Sync + 'static {
     /// Runs a job to its end on the provider's own thread: a drop may happen in any runtime or in
     /// none.
     ///
@@ -52,24 +52,24 @@ pub(crate) trait Backend: Send + Sync + 'static {
     /// [`Unavailable`](crate::ErrorKind::Unavailable) when there is no such thread.
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()>;
 
-    /// Ends leases in one message. Gives those that must be released each by itself.
+    /// Ends leases in one message. Returns those that must be released one by one.
     ///
-    /// A failure may have ended some of them; it may be asked again.
+    /// A failure may have ended some of them; the call may be repeated.
     fn release_together(&self, leases: &[Lease])
     -> impl Future<Output = Result<Vec<Lease>>> + Send;
 
-    /// Ends one lease, and hands the key on; false when it was not held any more. It may be asked
-    /// again.
+    /// Ends one lease, and grants the key to the next waiter; false when it was not held any more.
+    /// The call may be repeated.
     fn release(&self, key: &Key, id: Id) -> impl Future<Output = Result<bool>> + Send;
 }
 
-/// The queue. Clones share it.
-pub(crate) struct DeferredReleases<B>(Arc<Inner<B>>);
+/// The queue of releases. Clones share it.
+pub struct DeferredReleases<B>(Arc<Inner<B>>);
 
 struct Inner<B> {
     backend: Arc<B>,
     queue: Mutex<Queue>,
-    /// How many are queued or under way.
+    /// How many are queued or in progress.
     pending: watch::Sender<usize>,
     turns: Semaphore,
 }
@@ -86,8 +86,8 @@ impl<B> Clone for DeferredReleases<B> {
     }
 }
 
-impl<B: Backend> DeferredReleases<B> {
-    pub(crate) fn new(backend: &Arc<B>) -> Self {
+impl<B: ReleaseBackend> DeferredReleases<B> {
+    pub fn new(backend: &Arc<B>) -> Self {
         DeferredReleases(Arc::new(Inner {
             backend: backend.clone(),
             queue: Mutex::default(),
@@ -97,24 +97,18 @@ impl<B: Backend> DeferredReleases<B> {
     }
 
     /// How many releases are not done yet.
-    pub(crate) fn pending(&self) -> usize {
+    pub fn pending(&self) -> usize {
         *self.0.pending.borrow()
     }
 
     /// Queues a release.
-    pub(crate) fn defer(&self, key: Key, id: Id) {
+    pub fn defer(&self, key: Key, id: Id) {
         self.begun();
         self.enqueue(key, id);
     }
 
-    /// The same when something that must come before it has ended.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn defer_until(
-        &self,
-        key: Key,
-        id: Id,
-        ready: impl Future<Output = ()> + Send + 'static,
-    ) {
+    /// Queues a release when something that must come before it has ended.
+    pub fn defer_until(&self, key: Key, id: Id, ready: impl Future<Output = ()> + Send + 'static) {
         self.begun();
         let this = self.clone();
         self.spawn(async move {
@@ -123,10 +117,10 @@ impl<B: Backend> DeferredReleases<B> {
         });
     }
 
-    /// Waits until a new lease may be asked for.
+    /// Waits until a new lease may be requested.
     ///
-    /// Cancel safe: it only looks.
-    pub(crate) async fn room(&self, clock: &dyn Clock) {
+    /// Cancel safe.
+    pub async fn room(&self, clock: &dyn Clock) {
         let has_room = |pending: &usize| *pending < LIMIT;
         if has_room(&self.0.pending.borrow()) {
             return;
@@ -136,10 +130,10 @@ impl<B: Backend> DeferredReleases<B> {
         select(room, clock.sleep_until(clock.now().after(PATIENCE))).await;
     }
 
-    /// Ends when everything that was queued was tried.
+    /// Ends when every queued release was tried.
     ///
-    /// Cancel safe: it only looks.
-    pub(crate) async fn flush(&self) {
+    /// Cancel safe.
+    pub async fn flush(&self) {
         // It cannot end before this value.
         let _ = self.0.pending.subscribe().wait_for(|pending| *pending == 0).await;
     }
@@ -159,22 +153,22 @@ impl<B: Backend> DeferredReleases<B> {
             drop(queue);
             let this = self.clone();
             if let Err(error) = self.0.backend.spawn(Box::pin(async move { this.drain().await })) {
-                tracing::warn!(%error, "no thread for releases: the ttl ends the leases");
+                tracing::warn!(%error, "no thread for queued releases; the leases end with their ttl");
                 let lost = std::mem::take(&mut *self.0.queue.lock()).leases;
                 self.done(lost.len());
             }
         }
     }
 
-    /// Runs the job that ends one lease.
+    /// Runs a job that ends one lease.
     fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         if let Err(error) = self.0.backend.spawn(Box::pin(job)) {
-            tracing::warn!(%error, "no thread for a release: the ttl ends the lease");
+            tracing::warn!(%error, "no thread for a queued release; the lease ends with its ttl");
             self.done(1);
         }
     }
 
-    /// Until nothing is queued.
+    /// Runs until the queue is empty.
     async fn drain(&self) {
         while let Some(leases) = self.next_batch() {
             let left = self.release_together(&leases).await;
@@ -183,7 +177,7 @@ impl<B: Backend> DeferredReleases<B> {
                 let this = self.clone();
                 self.spawn(async move {
                     let _turn = this.0.turns.acquire().await;
-                    patiently(&*this.0.backend, &key, id).await;
+                    release_with_retry(&*this.0.backend, &key, id).await;
                     this.done(1);
                 });
             }
@@ -197,18 +191,18 @@ impl<B: Backend> DeferredReleases<B> {
         queue.is_draining.then(|| queue.leases.drain(..count).collect())
     }
 
-    /// More than once; gives those that must be released each by itself.
+    /// Tries several times; returns those that must be released one by one.
     async fn release_together(&self, leases: &[Lease]) -> Vec<Lease> {
         let mut backoff = Backoff::new(Duration::from_millis(100));
         for left in (0..TRIES).rev() {
             match self.0.backend.release_together(leases).await {
                 Ok(left) => return left,
-                // Perhaps for one of them only.
+                // Perhaps because of one of them only.
                 Err(error) if !error.is_temporary() => return leases.to_vec(),
                 Err(_) if left > 0 => tokio::time::sleep(backoff.pause()).await,
                 Err(error) => {
                     let count = leases.len();
-                    tracing::warn!(count, %error, "queued releases failed: the ttl ends the leases");
+                    tracing::warn!(count, %error, "queued releases failed; the leases end with their ttl");
                 }
             }
         }
@@ -216,10 +210,10 @@ impl<B: Backend> DeferredReleases<B> {
     }
 }
 
-/// Tries a release more than once.
+/// Releases a lease, and retries while the backend is unavailable.
 ///
-/// Dropped, it has happened or it has not; the ttl ends the lease.
-pub(crate) async fn patiently(backend: &impl Backend, key: &Key, id: Id) {
+/// Cancel safe: the release has happened or it has not, and then the ttl ends the lease.
+pub async fn release_with_retry(backend: &impl ReleaseBackend, key: &Key, id: Id) {
     let mut backoff = Backoff::new(Duration::from_millis(100));
     for left in (0..TRIES).rev() {
         match backend.release(key, id).await {
@@ -228,7 +222,7 @@ pub(crate) async fn patiently(backend: &impl Backend, key: &Key, id: Id) {
                 tokio::time::sleep(backoff.pause()).await;
             }
             Err(error) => {
-                tracing::warn!(%key, %error, "a queued release failed: the ttl ends the lease");
+                tracing::warn!(%key, %error, "a queued release failed; the lease ends with its ttl");
                 return;
             }
         }
@@ -250,7 +244,7 @@ mod tests {
         alone: Mutex<Vec<Id>>,
     }
 
-    impl Backend for Recorder {
+    impl ReleaseBackend for Recorder {
         fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
             tokio::spawn(job);
             Ok(())

@@ -16,11 +16,47 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use parking_lot::Mutex;
+
 use crate::Moment;
-use crate::rules::{CLAIM_WINDOW, Held, Party, Rules};
+use crate::rules::{CLAIM_WINDOW, HolderState, Requester, Rules};
 
 /// How long the waiters of a process that is not believed to be alive keep their places.
 const KEPT: Duration = Duration::from_secs(6);
+
+/// When this process last said that it is alive, by its own clock.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) struct Heartbeat {
+    /// For how long the backend believes it.
+    belief: Duration,
+    /// The shortest time between two heartbeats of a process that waits.
+    interval: Duration,
+    alive_until: Mutex<Moment>,
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+impl Heartbeat {
+    pub(crate) fn new(belief: Duration, interval: Duration) -> Self {
+        Heartbeat { belief, interval, alive_until: Mutex::new(Moment::default()) }
+    }
+
+    /// Whether the backend will believe for a while yet that this process is alive.
+    pub(crate) fn is_alive(&self, now: Moment) -> bool {
+        self.alive_until.lock().since(now) > self.belief / 2
+    }
+
+    /// Whether it is time for the next heartbeat: there must be one in any claim window, or the
+    /// process is doubted when one of its tasks does not take its grant.
+    pub(crate) fn is_due(&self, now: Moment) -> bool {
+        self.alive_until.lock().since(now) <= self.belief - self.interval
+    }
+
+    /// The backend has stored a heartbeat that was sent after this moment.
+    pub(crate) fn sent(&self, moment: Moment) {
+        *self.alive_until.lock() = moment.after(self.belief);
+    }
+}
 
 /// What a backend remembers of a waiter's process.
 pub(crate) trait Session {
@@ -36,7 +72,7 @@ pub(crate) trait Session {
 /// Those who are not in the queue of a key although they are stored there.
 pub(crate) struct Absent<X: Session> {
     /// Passed over. They stay stored as they are.
-    pub(crate) silent: Vec<Box<Party<X>>>,
+    pub(crate) silent: Vec<Box<Requester<X>>>,
     /// Processes that are doubted from now on, and until when they were believed to be alive. To be
     /// stored, unless such a process has given a sign of life since.
     pub(crate) doubted: BTreeMap<X::Client, Moment>,
@@ -51,14 +87,14 @@ impl<X: Session> Rules<X> {
         belief: Duration,
         now: Moment,
     ) -> Absent<X> {
-        let is_missed = |held: &&Held<X>| !held.claimed && held.expires <= now;
-        let missed: Vec<&Held<X>> = self.holders.iter().filter(is_missed).collect();
+        let is_missed = |held: &&HolderState<X>| !held.claimed && held.expires <= now;
+        let missed: Vec<&HolderState<X>> = self.holders.iter().filter(is_missed).collect();
         let mut doubted = BTreeMap::new();
         for session in self.queue.iter().map(|waiting| &waiting.extra) {
             // Not heard of since the reservation began.
-            let is_unheard = |held: &&Held<X>| {
-                let window = held.party.ttl.min(CLAIM_WINDOW);
-                held.party.extra.client() == session.client()
+            let is_unheard = |held: &&HolderState<X>| {
+                let window = held.requester.ttl.min(CLAIM_WINDOW);
+                held.requester.extra.client() == session.client()
                     && session.alive().after(window) <= held.expires.after(belief)
             };
             if session.client() != own && session.alive() > now && missed.iter().any(is_unheard) {
@@ -86,7 +122,7 @@ impl<X: Session> Rules<X> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Id, Verdict};
+    use crate::rules::{Decision, Id};
     use crate::{Fence, Mode};
 
     const BELIEF: Duration = Duration::from_secs(6);
@@ -122,7 +158,7 @@ mod tests {
         let mut rules = Rules::default();
         for (id, client, heard) in [(1, 0, at(0)), (2, 1, heard), (3, 1, heard), (4, 2, at(1_900))]
         {
-            let party = Party {
+            let requester = Requester {
                 id,
                 mode: Mode::Exclusive,
                 owner: None,
@@ -131,7 +167,10 @@ mod tests {
                 since: at(0),
                 extra: Process(client, heard.after(BELIEF)),
             };
-            assert_eq!(rules.ask(party, true, at(0), &mut next) == Verdict::Queued, id > 1);
+            assert_eq!(
+                rules.request(requester, true, at(0), &mut next) == Decision::Queued,
+                id > 1
+            );
         }
         rules.release(1).expect("held");
         rules.admit(at(0), &mut next, |_| {});

@@ -18,8 +18,8 @@ use crate::trips::{counts, during};
 pub(crate) async fn a_release_begins_the_next_lease() {
     let cluster = Cluster::start(1).await;
     let locks = cluster.locks().await;
-    // Whoever runs into the next second needs a lease of the server, or meets the look of every
-    // second one: it tries again.
+    // A round that runs into the next second needs a new server lease, or meets the poll of every two
+    // seconds: it is repeated.
     let mut found = HashMap::new();
     for _ in 0..20 {
         let guard = locks.lock("key").acquire().await.expect("free");

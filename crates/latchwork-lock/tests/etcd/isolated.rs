@@ -73,7 +73,7 @@ async fn decides_nothing(behind: usize) {
     heir.refresh_with(FORCE).await.expect("a late release of another changes nothing");
     taken.refresh_with(FORCE).await.expect("held all the while");
 
-    // First come, first served, whoever asks where.
+    // First come, first served, on whichever member.
     waiting(&outside, "queue", 1).await;
     let mut line = VecDeque::from([waits_inside]);
     for locks in [&outside, &inside, &outside, &inside] {

@@ -49,8 +49,8 @@ pub(crate) async fn round_trips_are_as_declared() {
     const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
     let cluster = Cluster::start(1).await;
     let locks = cluster.locks().await;
-    // The lease of a second is shared: with it in hand, each of these is one question. Whoever
-    // runs into the next second tries again.
+    // Grants of one second share a server lease: with it, each of these is one request. A round that
+    // runs into the next second is repeated.
     let mut found = HashMap::new();
     for _ in 0..20 {
         locks.lock("warm").acquire().await.expect("free").release().await.expect("held");

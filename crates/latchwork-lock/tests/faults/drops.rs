@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use latchwork_lock::Locks;
+use latchwork_lock::{Locks, PageRequest};
 use libtest_mimic::Trial;
 use tokio::sync::mpsc::{Receiver, channel};
 
@@ -22,7 +22,43 @@ const LIMIT: usize = 128;
 const SOON: Duration = Duration::from_secs(4);
 
 pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
-    trials![backend; keys_dropped_under_load_are_free_soon]
+    let mut all = trials![backend; keys_dropped_under_load_are_free_soon];
+    // Each commit waits for the disk there, so that it shows in time. On PostgreSQL too many pending
+    // releases show it.
+    if backend.name == "mysql" {
+        all.extend(trials![backend; guards_dropped_together_share_messages]);
+    }
+    all
+}
+
+/// Measured beside releases one after the other, so that it holds on a busy machine.
+async fn guards_dropped_together_share_messages(room: Room) {
+    const DROPPED: u32 = 600;
+    const RELEASED: u32 = 60;
+    let (locks, pending) = open(&room).await;
+    let take = async |count: u32, what: &str| {
+        let mut guards = Vec::new();
+        for number in 0..count {
+            let key = format!("{what}-{number}");
+            guards.push(locks.lock(&key).ttl(secs(300)).acquire().await.expect("free"));
+        }
+        guards
+    };
+    let (dropped, released) = (take(DROPPED, "dropped").await, take(RELEASED, "released").await);
+    let began = Instant::now();
+    for guard in released {
+        guard.release().await.expect("held");
+    }
+    let each = began.elapsed() / RELEASED;
+    let began = Instant::now();
+    drop(dropped);
+    locks.close().await;
+    let took = began.elapsed();
+    println!("a release took {each:.1?}, {DROPPED} drops {took:.1?}");
+    assert_eq!(pending(), 0, "all are done");
+    assert!(took < each * (DROPPED / 3), "{DROPPED} drops took {took:?}, a release {each:?}");
+    let seen = locks.list("dropped-", PageRequest::default()).await.expect("an answer");
+    assert!(seen.keys.is_empty(), "{seen:?}");
 }
 
 async fn keys_dropped_under_load_are_free_soon(room: Room) {

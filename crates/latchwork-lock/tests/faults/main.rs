@@ -10,6 +10,7 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod clock_steps;
 mod dead_waiters;
 mod drops;
 mod network;
@@ -36,6 +37,7 @@ fn main() {
         trials.extend(processes::trials(backend));
         trials.extend(dead_waiters::trials(backend));
         trials.extend(drops::trials(backend));
+        trials.extend(clock_steps::trials(backend));
         if backend.by_tcp {
             trials.extend(network::trials(backend));
         }

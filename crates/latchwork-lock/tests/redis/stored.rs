@@ -133,8 +133,8 @@ pub(crate) async fn a_lease_ends_once() {
     }
 }
 
-/// Releases stand first in a message. Whoever gives up lets one follow its request, which must not
-/// find that the lease is yet to begin.
+/// Releases come first in a message. That of a requester that gives up must not come before its
+/// request, which would then be granted a lease for nobody.
 pub(crate) async fn a_release_does_not_overtake_its_request() {
     let server = Server::start(&[]);
     let locks = locks(&server.address()).await;
@@ -198,7 +198,7 @@ pub(crate) async fn a_release_does_not_overtake_the_script() {
     opens.release().await.expect("held");
     let connection = way.newest();
     tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
-    // So many that not all are sent by whoever asks.
+    // So many that not all are sent by their own tasks.
     let ask = |i| Box::pin(locks.lock(format!("key-{i}")).ttl(secs(600)).acquire());
     let mut asks: Vec<_> = (0..6).map(ask).collect();
     let answers = connection.hold_up_answers();
@@ -305,6 +305,8 @@ pub(crate) async fn a_layout_that_is_unknown_is_refused() {
             provider.acquire(&other).await.expect_err("unknown"),
             provider.acquire(&waits).await.expect_err("unknown"),
             provider.rotate(proof, Token::random(), secs(30)).await.expect_err("unknown"),
+            provider.renew(proof, secs(30)).await.expect_err("unknown"),
+            provider.hand_over(proof).await.expect_err("unknown"),
             locks.inspect("key").await.expect_err("unknown"),
             locks.break_lock("key").await.expect_err("unknown"),
             locks.lock("key").acquire().await.expect_err("unknown"),

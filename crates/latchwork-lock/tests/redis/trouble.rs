@@ -148,7 +148,7 @@ pub(crate) async fn notices_that_are_lost_are_made_up_for() {
         let waiter = waiter(&theirs, "key");
         waiting(&ours, "key", 1).await;
         eventually("it listens", async || count(&server.address(), "subscribe") > round).await;
-        // Whoever listens is cut off, and may not come back before the key is handed over.
+        // The subscriber is cut off, and may not come back before the key is handed over.
         tell::<()>(&server.address(), &["CLIENT", "KILL", "TYPE", "pubsub"]);
         guard.release().await.expect("held");
         let next = tokio::time::timeout(secs(10), waiter).await.expect("in time");
@@ -156,7 +156,7 @@ pub(crate) async fn notices_that_are_lost_are_made_up_for() {
     }
 }
 
-/// The answer to a release may hold the grant of another request, whoever gives up hearing it.
+/// The response to a release may have the grant of another request, also if its caller is gone.
 pub(crate) async fn a_release_that_nobody_waits_for_hands_on() {
     let server = Server::start(&[]);
     let locks = locks(&server.address()).await;

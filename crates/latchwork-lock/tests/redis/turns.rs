@@ -195,6 +195,44 @@ pub(crate) async fn a_turn_that_the_server_forgot_is_asked_for_again() {
     scene.second.await.expect("no panic").release().await.expect("held to the end");
 }
 
+/// A task that slept while it was granted the key wakes up just when its process returns the grant.
+/// What it is given then must not end by that.
+pub(crate) async fn a_grant_that_is_being_returned_is_not_given_out() {
+    let server = Server::start(&[]);
+    let way = Way::to(server.port);
+    let ours = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
+    // The provider's own connection; this runtime opens another one.
+    let own = way.newest();
+    let theirs = locks(&server.address()).await;
+    let first = ours.lock("key").ttl(TTL).acquire().await.expect("a free key");
+    let mut second =
+        Box::pin(async { ours.lock("key").ttl(TTL).wait(TTL).acquire().await.expect("its turn") });
+    // The process refreshes its waiters once a second, and returns what is a second old then.
+    let refreshed = async || {
+        let before = own.pieces();
+        eventually("a refresh", async || own.pieces() > before).await;
+    };
+    // Polled until its process knows that it waits, and then not until its grant is returned.
+    tokio::select! {
+        _ = &mut second => panic!("two at once"),
+        () = refreshed() => {}
+    }
+    first.release().await.expect("held");
+    refreshed().await;
+    let held_up = own.hold_up();
+    refreshed().await;
+    let early = tokio::time::timeout(millis(500), &mut second).await.ok();
+    let before = count(&server.address(), "evalsha");
+    drop(held_up);
+    eventually("it is returned", async || count(&server.address(), "evalsha") > before).await;
+    let second = match early {
+        Some(guard) => guard,
+        None => second.await,
+    };
+    is_whole(&second, &theirs).await;
+    second.release().await.expect("held to the end");
+}
+
 /// Those who are in, and the last fence of one who was.
 #[derive(Default)]
 struct Inside {

@@ -8,8 +8,10 @@
 )]
 
 pub mod backend;
+pub mod captured;
 pub mod certificates;
 pub mod child;
+pub mod clock;
 pub mod gate;
 pub mod log;
 pub mod server;

@@ -1,5 +1,6 @@
 //! A server that only one test uses, so that it may be stopped and killed.
 
+use std::ffi::OsString;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -12,6 +13,7 @@ pub struct OwnServer {
     service: &'static str,
     directory: tempfile::TempDir,
     base: u16,
+    environment: Vec<(&'static str, OsString)>,
     /// Where it is.
     pub address: String,
 }
@@ -19,11 +21,17 @@ pub struct OwnServer {
 impl OwnServer {
     /// Starts a service of `scripts/services`.
     pub fn start(service: &'static str) -> Self {
+        Self::start_with(service, Vec::new())
+    }
+
+    /// The same, with more variables in its environment.
+    pub fn start_with(service: &'static str, environment: Vec<(&'static str, OsString)>) -> Self {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().expect("a temporary directory");
         let open = std::fs::Permissions::from_mode(0o711);
         std::fs::set_permissions(directory.path(), open).expect("its own");
-        let mut own = OwnServer { service, directory, base: ports(), address: String::new() };
+        let mut own =
+            OwnServer { service, directory, base: ports(), environment, address: String::new() };
         own.up();
         own
     }
@@ -58,6 +66,7 @@ impl OwnServer {
             .args([command, self.service])
             .env("LATCHWORK_SERVICES_DIR", self.directory.path().join("s"))
             .env("LATCHWORK_SERVICES_PORT", self.base.to_string())
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .output()
             .expect("started");
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -72,7 +81,7 @@ impl Drop for OwnServer {
 }
 
 /// A base with some free ports behind it, below those that the system gives away.
-fn ports() -> u16 {
+pub fn ports() -> u16 {
     const BEHIND: u16 = 32;
     let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     for _ in 0..100 {

@@ -6,7 +6,7 @@ use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
 use tokio::time::timeout;
 
-use super::{Line, Lines, explain, in_time};
+use super::{JobConnection, JobConnections, explain, in_time};
 use crate::{Error, Migration, Result};
 
 /// What every starting process takes for the length of its migrations; of one database only,
@@ -56,17 +56,17 @@ pub fn script(layer: &str, steps: &[Migration]) -> String {
 /// Permanent for missing rights; what the server says otherwise.
 pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Result<()> {
     let newest = steps.iter().map(|step| step.version).max().unwrap_or(0);
-    let lines = Lines::lent(pool.clone());
-    let mut line = Line::open(&lines).await.map_err(explain)?;
+    let lines = JobConnections::lent(pool.clone());
+    let mut line = JobConnection::open(&lines).await.map_err(explain)?;
     // Most starts find everything there, and need no right to create.
     let found = in_time(done(&mut line, layer)).await;
-    line.heard(&found);
+    line.mark_answered(&found);
     if found.is_ok_and(|found| found >= newest) {
         return Ok(());
     }
     drop(line);
     // Not given back whatever becomes of it, so that nobody gets a session that has the turn.
-    let mut line = Line::open(&lines).await.map_err(explain)?;
+    let mut line = JobConnection::open(&lines).await.map_err(explain)?;
     timeout(LIMIT, make(&mut line, layer, steps))
         .await
         .map_err(|_| Error::temporary("the tables were not made in time", None))?

@@ -50,7 +50,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         Driver::Io(io) if io.kind() == io::ErrorKind::TimedOut => {
             (Temporary, "the server did not answer in time".into())
         }
-        Driver::Io(io) => (Temporary, format!("the connection failed ({})", io.kind())),
+        Driver::Io(io) => (Temporary, crate::error::connection_failed(io)),
         Driver::Protocol(_) => (
             Permanent,
             "whoever answered does not speak PostgreSQL's protocol; check the host and the port"

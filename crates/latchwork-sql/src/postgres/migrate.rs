@@ -3,7 +3,7 @@
 use sqlx::postgres::PgPool;
 use sqlx::{AssertSqlSafe, Row};
 
-use super::explain;
+use super::{JobConnection, explain, in_time};
 use crate::{Error, Migration, Result};
 
 /// What every starting process takes for the length of its migrations: "latchwor" in ASCII.
@@ -17,7 +17,10 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS latchwork_migrations (
     PRIMARY KEY (layer, version)
 )";
 
-const DONE: &str = "SELECT coalesce(max(version), 0) FROM latchwork_migrations WHERE layer = $1";
+/// Names of layers are ours, and have no quotes: so it is one message, which passes any pooler.
+fn newest_done(layer: &str) -> String {
+    format!("SELECT coalesce(max(version), 0) FROM latchwork_migrations WHERE layer = '{layer}'")
+}
 
 const RECORD: &str = "INSERT INTO latchwork_migrations (layer, version, name) VALUES ($1, $2, $3)";
 
@@ -43,7 +46,7 @@ pub fn script(layer: &str, steps: &[Migration]) -> String {
 pub async fn migrate(pool: &PgPool, layer: &str, steps: &[Migration]) -> Result<()> {
     let newest = steps.iter().map(|step| step.version).max().unwrap_or(0);
     // Most starts find everything there, and need no right to create.
-    if done(pool, layer).await.unwrap_or(0) >= newest {
+    if done(pool, layer).await.map_err(explain)? >= newest {
         return Ok(());
     }
     let begin = format!(
@@ -52,7 +55,7 @@ pub async fn migrate(pool: &PgPool, layer: &str, steps: &[Migration]) -> Result<
     );
     let mut tx = pool.begin_with(AssertSqlSafe(begin)).await.map_err(explain)?;
     sqlx::raw_sql(TABLE).execute(&mut *tx).await.map_err(explain)?;
-    let row = sqlx::query(DONE).bind(layer).persistent(false).fetch_one(&mut *tx).await;
+    let row = sqlx::raw_sql(AssertSqlSafe(newest_done(layer))).fetch_one(&mut *tx).await;
     let done: i64 = row.and_then(|row| row.try_get(0)).map_err(explain)?;
     for step in steps.iter().filter(|step| step.version > done) {
         sqlx::raw_sql(step.sql).execute(&mut *tx).await.map_err(|e| {
@@ -73,12 +76,20 @@ pub async fn migrate(pool: &PgPool, layer: &str, steps: &[Migration]) -> Result<
     tx.commit().await.map_err(explain)
 }
 
-/// The newest step that was applied. In a transaction, since behind a pooler the parts of one
-/// statement may otherwise meet different servers.
+/// The newest step that was applied; 0 where there is no table of them.
 async fn done(pool: &PgPool, layer: &str) -> sqlx::Result<i64> {
-    let mut tx = pool.begin().await?;
-    let row = sqlx::query(DONE).bind(layer).persistent(false).fetch_one(&mut *tx).await?;
-    let done = row.try_get(0)?;
-    tx.commit().await?;
-    Ok(done)
+    let mut connection = JobConnection::open(pool).await?;
+    let row =
+        in_time(sqlx::raw_sql(AssertSqlSafe(newest_done(layer))).fetch_one(&mut *connection)).await;
+    connection.mark_answered(&row);
+    connection.return_to_pool().await;
+    match row {
+        Ok(row) => row.try_get(0),
+        Err(error) if is_missing_table(&error) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_missing_table(error: &sqlx::Error) -> bool {
+    error.as_database_error().and_then(|told| told.code()).as_deref() == Some("42P01")
 }

@@ -1,11 +1,11 @@
 //! PostgreSQL: opening a pool, telling errors apart, and migrations.
 
 mod error;
-mod line;
+mod job_connection;
 mod migrate;
 mod open;
 
 pub use error::{explain, is_mixed_up};
-pub use line::{Line, in_time, is_silence};
+pub use job_connection::{JobConnection, in_time, is_silence};
 pub use migrate::{migrate, script};
 pub use open::{Server, Settings, check, open, options};

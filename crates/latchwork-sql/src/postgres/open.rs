@@ -6,7 +6,9 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, Row};
 
-use super::{Line, explain, in_time};
+use tokio::time::timeout;
+
+use super::{JobConnection, explain, in_time};
 use crate::{Error, Result};
 
 /// The oldest server that is tested for: 12 is what the oldest supported distributions have.
@@ -38,7 +40,7 @@ impl Default for Settings {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Server {
-    /// Whether a pooler stands between that lends sessions for the length of a transaction, as
+    /// Whether a pooler stands between that may lend sessions for the length of a transaction, as
     /// pgbouncer does. Then prepared statements must not outlive a transaction, and LISTEN must
     /// not be said at all: the notices would reach whoever has the session then, and the
     /// driver takes such a surprise for a broken protocol.
@@ -100,14 +102,72 @@ pub fn options(address: &str, settings: &Settings) -> Result<PgConnectOptions> {
 /// # Errors
 /// Temporary when the server did not answer; permanent when it is not one that can be used.
 pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgPool, Server)> {
+    let mark = Mark::new();
     let pool = PgPoolOptions::new()
         .max_connections(settings.max_connections)
         .acquire_timeout(settings.acquire_timeout)
         // It would cost a round trip each time; who begins a transaction notices anyhow.
         .test_before_acquire(false)
-        .connect_lazy_with(options);
-    let server = check(&pool).await?;
-    Ok((pool, server))
+        .connect_lazy_with(mark.on(options.clone()));
+    let (mut connection, is_refused) = match first(&pool).await {
+        Err(error) if is_unknown_parameter(&error) => {
+            pool.set_connect_options(options);
+            (first(&pool).await.map_err(explain)?, true)
+        }
+        opened => (opened.map_err(explain)?, false),
+    };
+    let asked = in_time(server_facts(&mut connection)).await;
+    connection.mark_answered(&asked);
+    let found = judge(asked.map_err(explain)?)?;
+    // The next who asks the pool is given this connection.
+    connection.return_to_pool().await;
+    Ok((pool, Server { lends_sessions: is_refused || found != mark.0 }))
+}
+
+/// How long a pool may take for its first connection before a try of our own finds out why.
+const FIRST: Duration = Duration::from_millis(50);
+
+/// The first connection of a pool. A pool goes on trying to connect until its timeout and then tells
+/// only that; one try of our own tells what is wrong.
+async fn first(pool: &PgPool) -> sqlx::Result<JobConnection> {
+    let mut opening = std::pin::pin!(JobConnection::open(pool));
+    match timeout(FIRST, &mut opening).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            let connected = in_time(pool.connect_options().connect()).await?;
+            in_time(connected.close()).await?;
+            opening.await
+        }
+    }
+}
+
+/// A setting with a random value that a connection starts with: only a session that was opened for
+/// this connection has it.
+///
+/// pgbouncer refuses a start with such a setting, or ignores it where it was told to. So it takes no
+/// second connection to find out that the session is not ours. A pooler in session mode is treated as
+/// one that lends, which is safe.
+struct Mark(String);
+
+impl Mark {
+    const NAME: &str = "latchwork.session";
+
+    fn new() -> Self {
+        Mark(format!("{:016x}", rand::random::<u64>()))
+    }
+
+    fn on(&self, options: PgConnectOptions) -> PgConnectOptions {
+        options.options([(Self::NAME, &self.0)])
+    }
+}
+
+/// Whether a pooler does not know a setting that the connection starts with.
+fn is_unknown_parameter(error: &sqlx::Error) -> bool {
+    let told = error.as_database_error();
+    told.is_some_and(|told| {
+        told.code().as_deref() == Some("08P01")
+            && told.message().starts_with("unsupported startup parameter")
+    })
 }
 
 /// Refuses a server that is too old, of another kind, or read-only.
@@ -115,32 +175,47 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
 /// # Errors
 /// As for [`open`].
 pub async fn check(pool: &PgPool) -> Result<Server> {
-    // A pool goes on trying to connect until its timeout and then tells only that; one try of our
-    // own tells what is wrong.
-    let options = pool.connect_options();
-    let (mut own, row) = in_time(async {
-        let mut own = options.connect().await?;
-        // The simple protocol and one statement: the same through any pooler.
-        let row = sqlx::raw_sql(
-            "SELECT current_setting('server_version_num')::int / 10000, \
-             pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
-             version() LIKE 'PostgreSQL %'",
-        );
-        let row = row.fetch_one(&mut own).await?;
-        Ok((own, row))
-    })
-    .await
-    .map_err(explain)?;
-    let told = (|| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)))();
-    let (version, read_only, genuine) = told.map_err(explain)?;
-    judge(version, read_only, genuine)?;
-    let lends_sessions = in_time(lends_sessions(&mut own, pool)).await.map_err(explain)?;
+    // On a connection of our own: those of the caller's pool have no mark.
+    let mark = Mark::new();
+    let options = PgConnectOptions::clone(&pool.connect_options());
+    let (mut own, is_refused) = match in_time(mark.on(options.clone()).connect()).await {
+        Err(error) if is_unknown_parameter(&error) => {
+            (in_time(options.connect()).await.map_err(explain)?, true)
+        }
+        opened => (opened.map_err(explain)?, false),
+    };
+    let found = judge(in_time(server_facts(&mut own)).await.map_err(explain)?)?;
     in_time(own.close()).await.map_err(explain)?;
-    Ok(Server { lends_sessions })
+    Ok(Server { lends_sessions: is_refused || found != mark.0 })
 }
 
-/// Whether such a server can be used.
-fn judge(version: i32, read_only: bool, genuine: bool) -> Result<()> {
+/// What a server says of itself.
+struct About {
+    version: i32,
+    read_only: bool,
+    genuine: bool,
+    /// The [`Mark`] of the session, or nothing.
+    mark: String,
+}
+
+async fn server_facts(connection: &mut PgConnection) -> sqlx::Result<About> {
+    // The simple protocol and one statement: the same through any pooler.
+    let row = sqlx::raw_sql(
+        "SELECT current_setting('server_version_num')::int / 10000, \
+         pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, \
+         version() LIKE 'PostgreSQL %', coalesce(current_setting('latchwork.session', true), '')",
+    );
+    let row = row.fetch_one(connection).await?;
+    Ok(About {
+        version: row.try_get(0)?,
+        read_only: row.try_get(1)?,
+        genuine: row.try_get(2)?,
+        mark: row.try_get(3)?,
+    })
+}
+
+/// Refuses a server that cannot be used; gives the mark of the session.
+fn judge(About { version, read_only, genuine, mark }: About) -> Result<String> {
     let refused = match () {
         () if !genuine => {
             "it speaks PostgreSQL's protocol but is another kind of server; name a real one".into()
@@ -151,31 +226,9 @@ fn judge(version: i32, read_only: bool, genuine: bool) -> Result<()> {
         () if read_only => "the server is read-only, as a replica is; name the primary \
              (and check default_transaction_read_only)"
             .into(),
-        () => return Ok(()),
+        () => return Ok(mark),
     };
     Err(Error::permanent(refused, None))
-}
-
-/// Whether two connections of ours were ever served by one session, or one by two. Asked more than
-/// once, since a busy pooler may happen to look honest.
-async fn lends_sessions(own: &mut PgConnection, pool: &PgPool) -> sqlx::Result<bool> {
-    const WHO: &str = "SELECT pg_backend_pid()";
-    let mut first = None;
-    // One for all rounds: to give one back takes a while, and a server may have few.
-    let mut line = Line::open(pool).await?;
-    for _ in 0..4 {
-        let mine: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
-        let mut tx = line.begin().await?;
-        let other: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *tx).await?.try_get(0)?;
-        let again: i32 = sqlx::raw_sql(WHO).fetch_one(&mut *own).await?.try_get(0)?;
-        let ended = tx.rollback().await;
-        line.heard(&ended);
-        ended?;
-        if other == mine || again != mine || *first.get_or_insert(mine) != mine {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }
 
 #[cfg(test)]
@@ -185,13 +238,19 @@ mod tests {
 
     #[test]
     fn servers_that_cannot_serve_are_refused_with_what_to_do() {
-        judge(OLDEST, false, true).expect("the oldest that serves");
+        let about = |version, read_only, genuine| About {
+            version,
+            read_only,
+            genuine,
+            mark: "mark".to_owned(),
+        };
+        assert_eq!(judge(about(OLDEST, false, true)).expect("the oldest that serves"), "mark");
         for (server, hint) in [
-            ((OLDEST - 1, false, true), "12 is the oldest"),
-            ((15, true, true), "name the primary"),
-            ((13, false, false), "another kind of server"),
+            (about(OLDEST - 1, false, true), "12 is the oldest"),
+            (about(15, true, true), "name the primary"),
+            (about(13, false, false), "another kind of server"),
         ] {
-            let error = judge(server.0, server.1, server.2).expect_err(hint);
+            let error = judge(server).expect_err(hint);
             assert_eq!(error.fault, Fault::Permanent);
             assert!(error.to_string().contains(hint), "{error}");
         }

@@ -19,8 +19,8 @@ pub fn explain(error: sqlx::Error) -> Error {
         Some(13) => (Temporary, FULL.to_owned()),
         // The index of the write-ahead log cannot grow, which SQLite calls an error of the disk.
         Some(10) if extended_code(&error) == Some(IOERR_SHMSIZE) => (Temporary, FULL.to_owned()),
-        Some(10) => (Temporary, format!("the disk failed: {}", said(&error))),
-        Some(7 | 9) => (Temporary, format!("SQLite gave up: {}", said(&error))),
+        Some(10) => (Temporary, format!("the disk failed: {}", message_of(&error))),
+        Some(7 | 9) => (Temporary, format!("SQLite gave up: {}", message_of(&error))),
         Some(26) => (Permanent, "the file is not an SQLite database; name another one".to_owned()),
         Some(11) => (
             Permanent,
@@ -39,8 +39,8 @@ pub fn explain(error: sqlx::Error) -> Error {
                 .to_owned(),
         ),
         Some(3 | 23) => (Permanent, "this user may not use the file; check its rights".to_owned()),
-        Some(_) => (Permanent, said(&error)),
-        None => (fault(&error), said(&error)),
+        Some(_) => (Permanent, message_of(&error)),
+        None => (fault(&error), message_of(&error)),
     };
     Error { fault, message, source: Some(error) }
 }
@@ -86,7 +86,7 @@ fn extended_code(error: &sqlx::Error) -> Option<i32> {
     }
 }
 
-fn said(error: &sqlx::Error) -> String {
+fn message_of(error: &sqlx::Error) -> String {
     match error {
         sqlx::Error::AnyDriverError(error) => error.to_string(),
         _ => error.to_string(),

@@ -199,7 +199,7 @@ async fn first_look(options: &SqliteConnectOptions) -> Result<()> {
     let mut tries = 0;
     loop {
         tries += 1;
-        match look(&options).await {
+        match probe(&options).await {
             Err(error) if error.fault == Fault::Temporary && tries < TRIES => {
                 tokio::time::sleep(PAUSE).await;
             }
@@ -208,7 +208,7 @@ async fn first_look(options: &SqliteConnectOptions) -> Result<()> {
     }
 }
 
-async fn look(options: &SqliteConnectOptions) -> Result<()> {
+async fn probe(options: &SqliteConnectOptions) -> Result<()> {
     let mut connection = options.connect().await.map_err(explain)?;
     let read = sqlx::query("SELECT count(*) FROM sqlite_schema").fetch_one(&mut connection).await;
     let _ = connection.close().await;

@@ -6,7 +6,8 @@ use super::client::{Answer, check_text, once};
 use super::{WorkClient, read, transact};
 use crate::store::{ItemEdit, Note, OrderEdit, Session};
 use crate::{
-    ErrorKind, EventType, Item, ItemState, Order, OrderId, OrderState, Proposal, Proposed, Result,
+    Error, ErrorKind, EventType, Item, ItemState, Order, OrderId, OrderState, Proposal, Proposed,
+    Result,
 };
 
 /// The longest reason, in bytes.
@@ -206,7 +207,7 @@ impl WorkClient {
     /// Tries one failed item again, from its first attempt on.
     ///
     /// # Errors
-    /// [`IllegalTransition`](ErrorKind::IllegalTransition) for an item that did not fail,
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an item that did not fail,
     /// [`OrderState`](ErrorKind::OrderState) for one whose order failed: [`retry`](Self::retry) that.
     pub async fn retry_item(&self, item: crate::ItemId) -> Result<Item> {
         let key = self.key("retry_item", &item)?;
@@ -222,10 +223,9 @@ impl WorkClient {
                 let found = session.lock_items(&[item]).await?.into_iter().next();
                 let mut edit = ItemEdit::new(found.ok_or(ErrorKind::ItemNotFound { id: item })?);
                 if edit.item().state != ItemState::Failed {
-                    self.manager.tables().item_move(edit.item().state, ItemState::Queued)?;
-                    let (from, to) = (edit.item().state.to_string(), "queued".to_owned());
-                    let allowed = Vec::new();
-                    return Err(ErrorKind::IllegalTransition { entity: "item", from, to, allowed }.into());
+                    let state = edit.item().state;
+                    let reason = format!("it is {state}: only a failed item is retried");
+                    return Err(Error::invalid("item", reason));
                 }
                 edit.forget_attempts();
                 edit.set_available_at(now);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::client::check_text;
+use super::client::{Answer, check_text, once};
 use super::{WorkClient, transact};
 use crate::store::{ItemEdit, NewLease, Note, OrderEdit};
 use crate::{
@@ -76,12 +76,15 @@ impl WorkClient {
         to: OrderState,
         note: EventNote,
     ) -> Result<Order> {
+        let key = self.key("transition_order", &(order, to, &note))?;
         let note = self.note_of(note)?;
-        let moved = transact!(self.manager, session => {
-            let now = session.now();
-            let mut edit = OrderEdit::new(session.lock_order(order).await?);
-            edit.step(self.manager.tables(), to, note.clone(), now)?;
-            session.write_order(edit).await
+        let Answer { value: moved, .. }: Answer<Order> = transact!(self.manager, session => {
+            once!(session, &key, {
+                let now = session.now();
+                let mut edit = OrderEdit::new(session.lock_order(order).await?);
+                edit.step(self.manager.tables(), to, note.clone(), now)?;
+                session.write_order(edit).await?
+            })
         })?;
         if moved.state.is_claimable() {
             self.manager.inner.wake.notify(vec![moved.order_type.clone()]);
@@ -101,8 +104,10 @@ impl WorkClient {
         to: ItemState,
         note: EventNote,
     ) -> Result<Item> {
+        let key = self.key("transition_item", &(item, to, &note))?;
         let note = self.note_of(note)?;
-        let moved = transact!(self.manager, session => {
+        let Answer { value: moved, .. }: Answer<Item> = transact!(self.manager, session => {
+            once!(session, &key, {
             let now = session.now();
             let found = session.lock_items(&[item]).await?.into_iter().next();
             let found = found.ok_or(crate::ErrorKind::ItemNotFound { id: item })?;
@@ -125,7 +130,8 @@ impl WorkClient {
             } else {
                 edit.step(self.manager.tables(), to, note, now)?;
             }
-            Ok(session.write_items(vec![edit]).await?.remove(0))
+            session.write_items(vec![edit]).await?.remove(0)
+            })
         })?;
         if moved.state == ItemState::Queued {
             self.manager.inner.wake.notify(vec![moved.item_type.clone()]);
@@ -146,11 +152,15 @@ impl WorkClient {
         event: EventType,
         note: EventNote,
     ) -> Result<EventId> {
+        let key = self.key("record_order_event", &(order, event, &note))?;
         let note = self.note_of(note)?;
-        transact!(self.manager, session => {
-            let order = session.order(order).await?;
-            session.record(order.id, None, event, note.clone()).await
-        })
+        let answer: Answer<EventId> = transact!(self.manager, session => {
+            once!(session, &key, {
+                let order = session.order(order).await?;
+                session.record(order.id, None, event, note.clone()).await?
+            })
+        })?;
+        Ok(answer.value)
     }
 
     /// Records an event of an item without a move.
@@ -163,11 +173,15 @@ impl WorkClient {
         event: EventType,
         note: EventNote,
     ) -> Result<EventId> {
+        let key = self.key("record_item_event", &(item, event, &note))?;
         let note = self.note_of(note)?;
-        transact!(self.manager, session => {
-            let item = session.item(item).await?;
-            session.record(item.order_id, Some(item.id), event, note.clone()).await
-        })
+        let answer: Answer<EventId> = transact!(self.manager, session => {
+            once!(session, &key, {
+                let item = session.item(item).await?;
+                session.record(item.order_id, Some(item.id), event, note.clone()).await?
+            })
+        })?;
+        Ok(answer.value)
     }
 
     /// Leaves a comment on an order.

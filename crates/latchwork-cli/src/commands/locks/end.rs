@@ -23,7 +23,7 @@ then only the fence keeps it out: see `latchwork lock --help`.";
 
 /// End the lease of a holder that is stuck or gone.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "latchwork locks break [OPTIONS] <KEY>")]
 pub(crate) struct Break {
     #[command(flatten)]
     key: KeyArg,

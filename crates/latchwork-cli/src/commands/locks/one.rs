@@ -16,7 +16,7 @@ Examples:
 
 /// Show who holds a key and who waits for it, in order.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, override_usage = "latchwork locks show [OPTIONS] <KEY>")]
 pub(crate) struct Show {
     #[command(flatten)]
     key: KeyArg,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{Line, in_time, is_mixed_up};
+use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Connection, Row};
 
@@ -50,18 +50,18 @@ impl Rows {
     }
 
     /// A connection for several statements: the second one will not find it broken long ago.
-    pub(super) async fn line(&self, during: &'static str) -> Result<Line> {
-        Line::open(&self.pool).await.map_err(|e| error::driver(during, e))
+    pub(super) async fn line(&self, during: &'static str) -> Result<JobConnection> {
+        JobConnection::open(&self.pool).await.map_err(|e| error::driver(during, e))
     }
 
     /// One statement on this connection, or on the one that replaces it.
-    pub(super) async fn ask_on(&self, line: &mut Line, ask: Ask) -> Result<Vec<PgRow>> {
+    pub(super) async fn ask_on(&self, line: &mut JobConnection, ask: Ask) -> Result<Vec<PgRow>> {
         let mut left = self.pool.options().get_max_connections();
         loop {
             let trusted = self.own_sessions.load(Ordering::Acquire);
-            line.asks();
+            line.mark_pending();
             let said = in_time(say(line, &ask, trusted)).await;
-            line.heard(&said);
+            line.mark_answered(&said);
             match said {
                 Ok(rows) => return Ok(rows),
                 // Nothing was done; from now on without what a session would have to remember.
@@ -78,7 +78,7 @@ impl Rows {
     }
 }
 
-async fn say(line: &mut Line, ask: &Ask, own_session: bool) -> sqlx::Result<Vec<PgRow>> {
+async fn say(line: &mut JobConnection, ask: &Ask, own_session: bool) -> sqlx::Result<Vec<PgRow>> {
     let values = ask.values.clone();
     if own_session {
         let sql = AssertSqlSafe(ask.sql.to_string());
@@ -106,7 +106,7 @@ impl Record {
     pub(super) async fn load(
         during: &'static str,
         rows: &Rows,
-        line: &mut Line,
+        line: &mut JobConnection,
         id: TransitionId,
     ) -> Result<Option<Self>> {
         let values = values(during, |to| to.add(id.to_string()))?;
@@ -126,7 +126,7 @@ impl Record {
         &self,
         during: &'static str,
         rows: &Rows,
-        line: &mut Line,
+        line: &mut JobConnection,
     ) -> Result<bool> {
         if self.row.head == self.before {
             return Ok(true);

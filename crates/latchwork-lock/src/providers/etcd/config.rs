@@ -1,55 +1,25 @@
-//! From an address to a provider.
+//! Parses the address of a cluster.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use percent_encoding::percent_decode_str;
 use url::{Url, form_urlencoded};
 
-use super::connection::Link;
-use super::provider::EtcdLockProvider;
-use super::record::Names;
-use super::store::Store;
-use super::watcher;
 use crate::key::has_control;
-use crate::{Clock, Error, Result, SystemClock};
+use crate::{Error, Result};
 
-const OPENING: &str = "connecting";
-
-/// Where etcd's clients knock.
+/// etcd's default client port.
 const PORT: u16 = 2379;
 
 const FORM: &str = "write etcd://host:2379,host:2379/prefix, or etcds://… for TLS";
 
-/// What an address says. It may carry a password, so it has no `Debug`.
+/// A parsed address. It may contain a password, so it has no `Debug`.
 pub(super) struct Address {
     pub(super) endpoints: Vec<String>,
     pub(super) options: ConnectOptions,
-    root: String,
-}
-
-/// Opens what `etcd://…` names.
-pub(super) async fn connect(address: &str, clock: Arc<dyn Clock>) -> Result<EtcdLockProvider> {
-    let mut address = Address::parse(address)?;
-    let names = Names::new(&std::mem::take(&mut address.root));
-    open(Link::own(address), names, clock).await
-}
-
-/// Uses a client that the caller has made.
-pub(super) async fn from_client(client: Client, root: &str) -> Result<EtcdLockProvider> {
-    if has_control(root) {
-        return Err(Error::invalid_argument("prefix", "it has control characters"));
-    }
-    open(Link::given(client), Names::new(root), SystemClock::shared()).await
-}
-
-async fn open(link: Link, names: Names, clock: Arc<dyn Clock>) -> Result<EtcdLockProvider> {
-    watcher::run(OPENING, async move {
-        link.check(OPENING).await?;
-        Ok(EtcdLockProvider::of(Store::new(link, names, clock)))
-    })
-    .await
+    /// The prefix of all entries' names.
+    pub(super) root: String,
 }
 
 impl Address {
@@ -57,7 +27,7 @@ impl Address {
         self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
     }
 
-    /// No message repeats the address: it may have a password in it.
+    /// No error message repeats the address, since it may contain a password.
     pub(super) fn parse(address: &str) -> Result<Self> {
         let (scheme, rest) = address.split_once("://").ok_or_else(|| bad(FORM))?;
         let tls = match scheme {
@@ -78,10 +48,10 @@ impl Address {
         let endpoints = hosts.split(',').map(|host| endpoint(scheme, host));
         let mut options = ConnectOptions::new()
             .with_connect_timeout(Duration::from_secs(2))
-            // Not more often than every five seconds, or the server takes it for an attack.
+            // At least five seconds apart, or the server closes the connection as abusive.
             .with_keep_alive(Duration::from_secs(10), Duration::from_secs(3))
             .with_keep_alive_while_idle(true)
-            // A member that was cut off from the others must not feign that nothing happens.
+            // A member that is cut off from the others must say so, instead of staying silent.
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let Some(user) = user {
@@ -108,7 +78,7 @@ impl Address {
     }
 }
 
-/// What the address says of TLS: files in PEM form.
+/// The TLS options of an address: files in PEM form.
 #[derive(Default)]
 struct Certificates {
     ca: Option<String>,
@@ -162,7 +132,7 @@ impl Certificates {
 fn pem(file: &str) -> Result<Vec<u8>> {
     let bytes =
         std::fs::read(file).map_err(|error| bad(format!("{file:?} cannot be read ({error})")))?;
-    // Found out here, and not as a connection that never comes.
+    // Checked here, since the driver would only fail to connect.
     if !bytes.windows(10).any(|part| part == b"-----BEGIN") {
         return Err(bad(format!("{file:?} is not in PEM form")));
     }
@@ -174,7 +144,7 @@ fn endpoint(scheme: &str, host: &str) -> Result<String> {
         return Err(bad(format!("a host is missing; {FORM}")));
     }
     let wrong = || bad(format!("a host or its port is not legal; {FORM}"));
-    // Under a scheme that has no port of its own, or the parser would leave out what equals it.
+    // Parsed with a scheme that has no default port, since the parser drops a default one.
     let url = Url::parse(&format!("etcd://{host}")).map_err(|_| wrong())?;
     let name = url.host_str().filter(|name| !name.is_empty()).ok_or_else(wrong)?;
     Ok(format!("{scheme}://{name}:{}", url.port().unwrap_or(PORT)))
@@ -212,8 +182,8 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_address_says_what_is_wrong_and_shows_no_secret() {
-        for (bad, told) in [
+    fn a_bad_address_gets_a_reason_that_shows_no_secret() {
+        for (bad, reason) in [
             ("etcd://", "a host is missing"),
             ("etcd://a,,b", "a host is missing"),
             ("etcd://a:port", "not legal"),
@@ -229,7 +199,7 @@ mod tests {
         ] {
             let error = Address::parse(bad).err().expect(bad);
             assert_eq!(error.code(), "invalid_argument", "{bad}: {error}");
-            assert!(error.to_string().contains(told), "{bad}: {error}");
+            assert!(error.to_string().contains(reason), "{bad}: {error}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
         }
     }

@@ -1,53 +1,58 @@
-//! The driver's errors as ours.
+//! Converts the errors of etcd-client.
 
 use std::error::Error as _;
 use std::time::Duration;
 
 use crate::Error;
 
-/// The provider's name in messages.
+/// The provider's name in error messages.
 pub(super) const NAME: &str = "etcd";
 
-/// What can come of a question.
+/// Why a request failed, and what is known of its effect.
 #[derive(Debug)]
-pub(super) enum Wrong {
-    /// The server's lease that an entry should hang on is gone. Nothing was changed.
-    LeaseGone,
-    /// The server did not answer, or not with an answer: whether it heard us is not known.
-    Lost(Error),
-    /// It refused. Nothing was changed.
-    Refused(Error),
+pub(super) enum RequestError {
+    /// The server does not know the lease that an entry was to be attached to. Nothing was changed.
+    LeaseNotFound,
+    /// There was no answer: the request may have been executed, now or later.
+    Unknown(Error),
+    /// The server rejected the request. Nothing was changed.
+    Rejected(Error),
 }
 
-impl Wrong {
-    pub(super) fn of(during: &'static str, error: etcd_client::Error) -> Self {
-        if is_lease_gone(&error) {
-            return Wrong::LeaseGone;
+impl RequestError {
+    pub(super) fn from_driver(during: &'static str, error: etcd_client::Error) -> Self {
+        if is_lease_not_found(&error) {
+            return RequestError::LeaseNotFound;
         }
         let error = driver(during, error);
-        if error.is_temporary() { Wrong::Lost(error) } else { Wrong::Refused(error) }
+        if error.is_temporary() {
+            RequestError::Unknown(error)
+        } else {
+            RequestError::Rejected(error)
+        }
     }
 
-    /// The server takes fewer operations at a time.
-    pub(super) fn is_too_many(&self) -> bool {
-        matches!(self, Wrong::Refused(error) if error.to_string().contains("too many operations"))
+    /// The server accepts fewer operations in a transaction.
+    pub(super) fn is_too_many_operations(&self) -> bool {
+        matches!(self, RequestError::Rejected(error)
+            if error.to_string().contains("too many operations"))
     }
 
-    /// Nobody answered in time.
-    pub(super) fn silence(during: &'static str, after: Duration) -> Self {
+    /// There was no answer in time.
+    pub(super) fn timed_out(during: &'static str, after: Duration) -> Self {
         let reason = format!("no answer within {after:?}");
-        Wrong::Lost(Error::unavailable(NAME, during, reason, None))
+        RequestError::Unknown(Error::unavailable(NAME, during, reason, None))
     }
 
-    /// The answer to a message was lost, and with it that to one of its members.
-    pub(super) fn lost(during: &'static str) -> Self {
-        Wrong::Lost(Error::unavailable(NAME, during, "the answer was lost", None))
+    /// The answer to a batch was lost, and with it that to this operation.
+    pub(super) fn answer_lost(during: &'static str) -> Self {
+        RequestError::Unknown(Error::unavailable(NAME, during, "the answer was lost", None))
     }
 
-    pub(super) fn error(self, during: &'static str) -> Error {
+    pub(super) fn into_error(self, during: &'static str) -> Error {
         match self {
-            Wrong::Lost(error) | Wrong::Refused(error) => error,
-            Wrong::LeaseGone => {
+            RequestError::Unknown(error) | RequestError::Rejected(error) => error,
+            RequestError::LeaseNotFound => {
                 let reason = "a lease ended on the way to the server; asking again makes a new one";
                 Error::unavailable(NAME, during, reason, None)
             }
@@ -55,7 +60,7 @@ impl Wrong {
     }
 }
 
-/// gRPC's numbers.
+/// gRPC status codes.
 mod code {
     pub(super) const CANCELLED: i32 = 1;
     pub(super) const UNKNOWN: i32 = 2;
@@ -70,19 +75,19 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-fn is_lease_gone(error: &etcd_client::Error) -> bool {
+fn is_lease_not_found(error: &etcd_client::Error) -> bool {
     matches!(error, etcd_client::Error::GRpcStatus(status)
         if status.code() as i32 == code::NOT_FOUND && status.message().contains("lease"))
 }
 
-/// An error of the driver. Its texts have no secrets: it never repeats what it was given.
+/// Converts an error of the driver. Its texts have no secrets: they never repeat their input.
 pub(super) fn driver(during: &'static str, error: etcd_client::Error) -> Error {
     use etcd_client::Error as Driver;
     let (reason, temporary) = match &error {
         Driver::GRpcStatus(status) => {
-            match refused(status.code() as i32, status.message()) {
+            match rejection(status.code() as i32, status.message()) {
                 Some(reason) => (reason, false),
-                // The transport hides its own troubles behind a status.
+                // The transport reports its own errors as a status, too.
                 None => transport(status.message(), status.source()),
             }
         }
@@ -99,8 +104,8 @@ pub(super) fn driver(during: &'static str, error: etcd_client::Error) -> Error {
     }
 }
 
-/// What a server says when trying again will not help, and what to do about it.
-fn refused(code: i32, message: &str) -> Option<String> {
+/// What to do about an answer that will be the same at the next attempt. `None` if it may pass.
+fn rejection(code: i32, message: &str) -> Option<String> {
     let message = message.strip_prefix("etcdserver: ").unwrap_or(message);
     let reason = match code {
         code::PERMISSION_DENIED => format!(
@@ -135,42 +140,42 @@ fn refused(code: i32, message: &str) -> Option<String> {
     Some(reason)
 }
 
-/// Tells what ails a connection by the innermost errors, which alone know. The flag says whether
-/// it may pass.
+/// Describes a connection error by all its sources, since only the innermost ones know the cause.
+/// The flag says whether it may pass.
 fn transport(message: &str, source: Option<&(dyn std::error::Error + 'static)>) -> (String, bool) {
-    let mut told = message.to_owned();
+    let mut description = message.to_owned();
     let mut next = source;
     while let Some(error) = next {
         let text = error.to_string();
-        if !told.contains(&text) {
-            told = format!("{told}: {text}");
+        if !description.contains(&text) {
+            description = format!("{description}: {text}");
         }
         next = error.source();
     }
-    let about = |hint: &str| (format!("{told}; {hint}"), false);
-    if told.contains("invalid peer certificate") {
+    let about = |hint: &str| (format!("{description}; {hint}"), false);
+    if description.contains("invalid peer certificate") {
         return about("the server's certificate is not trusted: name its authority with ca=FILE");
     }
-    if told.contains("received fatal alert") {
+    if description.contains("received fatal alert") {
         return about(
             "the server refuses the TLS connection: does it demand a client certificate \
              (cert=FILE and key=FILE), signed by its own authority?",
         );
     }
-    if told.contains("corrupt message") {
+    if description.contains("corrupt message") {
         return about("the server speaks no TLS: write etcd:// and not etcds://");
     }
     let strange =
         ["invalid HTTP version", "frame with invalid size", "http2 error: connection error"];
-    if strange.iter().any(|what| told.contains(what)) && !told.contains("GOAWAY") {
+    if strange.iter().any(|what| description.contains(what)) && !description.contains("GOAWAY") {
         return about(
             "it does not answer as an etcd server does: name its client port, 2379 as a rule",
         );
     }
-    (told, true)
+    (description, true)
 }
 
-/// An entry that another program must have written.
+/// The error for an entry that another program must have written.
 pub(super) fn unreadable(during: &'static str, what: impl std::fmt::Display) -> Error {
     Error::backend(
         NAME,

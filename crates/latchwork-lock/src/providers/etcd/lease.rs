@@ -1,9 +1,9 @@
-//! The server's leases, and who shares them.
+//! The server's leases, and the entries of this process that share them.
 //!
-//! A lease of etcd ends a whole number of seconds after it began or was renewed. Whoever hangs an
-//! entry on one that began a moment ago gets that moment less. So each lease is taken a second
-//! longer than the ttl, and serves all grants of that ttl for as long as enough of it is left:
-//! an entry ends not before its ttl, and some two seconds after it at the latest.
+//! A lease of etcd ends a whole number of seconds after it was granted or renewed. An entry that is
+//! attached to a lease some time after that has less time. So each lease is requested a second
+//! longer than the ttl, and used for all grants of that ttl for as long as enough of it is left: an
+//! entry never ends before its ttl, and at most some two seconds after it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,39 +15,39 @@ use futures::future::{BoxFuture, Shared};
 use futures::{FutureExt, TryFutureExt};
 use parking_lot::Mutex;
 
-use super::connection::Link;
-use super::error::{NAME, Wrong};
-use super::watcher::{self, runtime};
+use super::background::BACKGROUND;
+use super::cluster::Cluster;
+use super::error::{NAME, RequestError};
 use crate::rules::Id;
 use crate::{Clock, Error, ErrorKind, Fence, Mode, Moment, Result};
 
-/// How much must be left above the ttl when a lease is used: the way to the server.
-const WAY: Duration = Duration::from_millis(100);
+/// How much of a lease must be left above the ttl when it is used: the time to reach the server.
+const TRANSIT: Duration = Duration::from_millis(100);
 
-/// A lease of the server. The last who uses it ends it there.
+/// A lease of the server. It is revoked there when its last user is gone.
 pub(super) struct Lease {
     pub(super) id: i64,
-    /// Not after its beginning, by our clock.
-    began: Moment,
-    lasts: Duration,
-    /// Somebody whom we cannot see may hang on it.
+    /// By our clock, and not after the server's start of it.
+    started: Moment,
+    length: Duration,
+    /// Set if an entry that this process does not know of may be attached to it.
     keep: AtomicBool,
-    link: Arc<Link>,
+    cluster: Arc<Cluster>,
 }
 
 impl Lease {
-    /// Leaves it to its time: an entry may live on it that this process does not know of.
+    /// Leaves it to expire by itself, since an entry may live on it that this process does not know.
     pub(super) fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }
 
-    /// Until when an entry that is sent there lasts its ttl.
-    pub(super) fn serves_until(&self, ttl: Duration) -> Moment {
-        self.began.after(self.lasts).before(ttl + WAY)
+    /// Until when an entry that is sent lasts for its ttl.
+    pub(super) fn usable_until(&self, ttl: Duration) -> Moment {
+        self.started.after(self.length).before(ttl + TRANSIT)
     }
 
-    fn serves(&self, ttl: Duration, now: Moment) -> bool {
-        self.serves_until(ttl) >= now
+    fn is_usable(&self, ttl: Duration, now: Moment) -> bool {
+        self.usable_until(ttl) >= now
     }
 }
 
@@ -56,173 +56,175 @@ impl Drop for Lease {
         if self.keep.load(Ordering::Relaxed) {
             return;
         }
-        let (link, id) = (self.link.clone(), self.id);
-        if let Ok(runtime) = runtime() {
+        let (cluster, id) = (self.cluster.clone(), self.id);
+        if let Ok(runtime) = BACKGROUND.handle() {
             runtime.spawn(async move {
-                // What fails here, time ends.
-                let _ =
-                    link.ask("ending a lease", |member| async move {
-                        member.lease.clone().revoke(id).await
-                    })
-                    .await;
+                let revoked = cluster.request("ending a lease", |member| async move {
+                    member.lease.clone().revoke(id).await
+                });
+                let _ = revoked.await; // if it fails, the lease expires
             });
         }
     }
 }
 
-/// A lease that was found to last for a whole ttl, and when.
+/// A lease of which enough is left for a ttl, and when that was checked.
 ///
-/// Its time already runs, so whoever hangs an entry on it trusts that entry from
-/// [`judged_at`](Self::judged_at), never from a moment that is read later: this process may be
+/// The lease's time already runs, so an entry that is attached to it is trusted from
+/// [`checked_at`](Self::checked_at), never from a moment that is read later: this process may be
 /// stopped in between, and the server's lease is not.
-pub(super) struct Lasting {
+pub(super) struct CheckedLease {
     pub(super) lease: Arc<Lease>,
-    pub(super) judged_at: Moment,
+    pub(super) checked_at: Moment,
 }
 
-type Making = Shared<BoxFuture<'static, Result<Arc<Lease>, Refusal>>>;
+type PendingLease = Shared<BoxFuture<'static, Result<Arc<Lease>, GrantError>>>;
 
-/// Why there is no lease, for all who wait for it.
+/// Why there is no lease, for all callers that wait for it.
 #[derive(Clone)]
-enum Refusal {
+enum GrantError {
     Temporary(String),
-    Final(String),
+    Permanent(String),
 }
 
-impl Refusal {
-    fn of(error: &Error) -> Self {
+impl GrantError {
+    fn new(error: &Error) -> Self {
         match error.kind() {
-            ErrorKind::Unavailable { reason, .. } => Refusal::Temporary(reason.clone()),
-            ErrorKind::Backend { reason, .. } => Refusal::Final(reason.clone()),
-            _ => Refusal::Final(error.to_string()),
+            ErrorKind::Unavailable { reason, .. } => GrantError::Temporary(reason.clone()),
+            ErrorKind::Backend { reason, .. } => GrantError::Permanent(reason.clone()),
+            _ => GrantError::Permanent(error.to_string()),
         }
     }
 }
 
 enum Slot {
     Ready(Arc<Lease>),
-    Making(Making),
+    Pending(PendingLease),
 }
 
 /// The leases that this process uses.
 pub(super) struct Leases {
-    link: Arc<Link>,
+    cluster: Arc<Cluster>,
     clock: Arc<dyn Clock>,
-    /// By their length in seconds: what can be used yet.
-    fresh: Mutex<HashMap<u64, Slot>>,
+    /// Leases for new entries, by their length in seconds.
+    usable: Mutex<HashMap<u64, Slot>>,
     /// The holders of this process.
     held: Mutex<HashMap<Id, Holding>>,
-    /// What a question used whose answer was lost: it may be heard yet, or again, by a member that
-    /// was stopped. It is not given to anybody else, and ends with whoever asked: then a question
-    /// that comes late finds no lease to hang an entry on.
-    doubtful: Mutex<HashMap<Id, Vec<Arc<Lease>>>>,
+    /// Leases of requests whose answer was lost: a member that was stopped may execute such a
+    /// request later. No other request uses them, and they are revoked when their requester
+    /// releases: then the late request finds no lease to attach an entry to.
+    unknown: Mutex<HashMap<Id, Vec<Arc<Lease>>>>,
 }
 
 /// A holder of this process.
 struct Holding {
     mode: Mode,
-    /// None where it was granted elsewhere.
+    /// `None` if another process was granted it.
     fence: Option<Fence>,
-    /// What it hangs on.
+    /// The lease that its entry is attached to.
     lease: Arc<Lease>,
 }
 
 impl Leases {
-    pub(super) fn new(link: Arc<Link>, clock: Arc<dyn Clock>) -> Self {
-        let (fresh, held, doubtful) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Leases { link, clock, fresh, held, doubtful }
+    pub(super) fn new(cluster: Arc<Cluster>, clock: Arc<dyn Clock>) -> Self {
+        let (usable, held, unknown) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Leases { cluster, clock, usable, held, unknown }
     }
 
-    /// A lease on which an entry that is made now lasts its ttl.
-    pub(super) async fn lasting(&self, during: &'static str, ttl: Duration) -> Result<Lasting> {
-        // A longer one where the server took so long to grant it that it no longer serves.
+    /// A lease on which an entry that is created now lasts for its ttl.
+    pub(super) async fn for_ttl(
+        &self,
+        during: &'static str,
+        ttl: Duration,
+    ) -> Result<CheckedLease> {
+        // A longer one if the server took so long to grant it that too little of it is left.
         for extra in 1..=3 {
-            let lease = self.of_length(during, whole_seconds(ttl) + extra).await?;
-            let judged_at = self.clock.now();
-            if lease.serves(ttl, judged_at) {
-                return Ok(Lasting { lease, judged_at });
+            let lease = self.with_length(during, whole_seconds(ttl) + extra).await?;
+            let checked_at = self.clock.now();
+            if lease.is_usable(ttl, checked_at) {
+                return Ok(CheckedLease { lease, checked_at });
             }
         }
         Err(Error::unavailable(NAME, during, "the server takes seconds to answer", None))
     }
 
-    async fn of_length(&self, during: &'static str, seconds: u64) -> Result<Arc<Lease>> {
-        let making = {
+    async fn with_length(&self, during: &'static str, seconds: u64) -> Result<Arc<Lease>> {
+        let pending = {
             let now = self.clock.now();
-            let mut fresh = self.fresh.lock();
-            // Those of other lengths too, or the rarely used would stay.
-            fresh.retain(|length, slot| match slot {
-                Slot::Ready(lease) => lease.serves(Duration::from_secs(length - 1), now),
-                Slot::Making(_) => true,
+            let mut usable = self.usable.lock();
+            // Of all lengths, or leases of a rare length would stay.
+            usable.retain(|length, slot| match slot {
+                Slot::Ready(lease) => lease.is_usable(Duration::from_secs(length - 1), now),
+                Slot::Pending(_) => true,
             });
-            match fresh.get(&seconds) {
+            match usable.get(&seconds) {
                 Some(Slot::Ready(lease)) => return Ok(lease.clone()),
-                Some(Slot::Making(making)) => making.clone(),
+                Some(Slot::Pending(pending)) => pending.clone(),
                 None => {
-                    let making = self.make(during, seconds).boxed().shared();
-                    fresh.insert(seconds, Slot::Making(making.clone()));
-                    making
+                    let pending = self.request(during, seconds).boxed().shared();
+                    usable.insert(seconds, Slot::Pending(pending.clone()));
+                    pending
                 }
             }
         };
-        let made = making.clone().await;
-        let mut fresh = self.fresh.lock();
-        if matches!(fresh.get(&seconds), Some(Slot::Making(own)) if own.ptr_eq(&making)) {
-            match &made {
-                Ok(lease) => fresh.insert(seconds, Slot::Ready(lease.clone())),
-                Err(_) => fresh.remove(&seconds),
+        let granted = pending.clone().await;
+        let mut usable = self.usable.lock();
+        if matches!(usable.get(&seconds), Some(Slot::Pending(own)) if own.ptr_eq(&pending)) {
+            match &granted {
+                Ok(lease) => usable.insert(seconds, Slot::Ready(lease.clone())),
+                Err(_) => usable.remove(&seconds),
             };
         }
-        made.map_err(|refused| match refused {
-            Refusal::Temporary(reason) => Error::unavailable(NAME, during, reason, None),
-            Refusal::Final(reason) => Error::backend(NAME, during, reason, None),
+        granted.map_err(|error| match error {
+            GrantError::Temporary(reason) => Error::unavailable(NAME, during, reason, None),
+            GrantError::Permanent(reason) => Error::backend(NAME, during, reason, None),
         })
     }
 
-    /// Asks the server for a lease.
-    fn make(
+    /// Requests a lease from the server.
+    fn request(
         &self,
         during: &'static str,
         seconds: u64,
-    ) -> impl Future<Output = Result<Arc<Lease>, Refusal>> + Send + 'static {
-        let (link, clock) = (self.link.clone(), self.clock.clone());
-        // Callers of several runtimes may wait for it: it is made on none of them.
-        let made = watcher::run_apart(during, async move {
-            let granted = grant(&link, &*clock, during, seconds).await;
-            granted.map(Arc::new).map_err(|wrong| wrong.error(during))
+    ) -> impl Future<Output = Result<Arc<Lease>, GrantError>> + Send + 'static {
+        let (cluster, clock) = (self.cluster.clone(), self.clock.clone());
+        // In the background, since callers of several runtimes may wait for it.
+        let granted = BACKGROUND.run(during, async move {
+            let granted = grant(&cluster, &*clock, during, seconds).await;
+            granted.map(Arc::new).map_err(|error| error.into_error(during))
         });
-        made.map_err(|error| Refusal::of(&error))
+        granted.map_err(|error| GrantError::new(&error))
     }
 
     /// Forgets a lease that the server no longer knows.
-    pub(super) fn forget(&self, gone: &Arc<Lease>) {
-        gone.keep();
-        self.use_no_more(gone);
+    pub(super) fn forget(&self, lease: &Arc<Lease>) {
+        lease.keep();
+        self.retire(lease);
     }
 
-    fn use_no_more(&self, old: &Arc<Lease>) {
-        self.fresh
+    fn retire(&self, old: &Arc<Lease>) {
+        self.usable
             .lock()
             .retain(|_, slot| !matches!(slot, Slot::Ready(lease) if Arc::ptr_eq(lease, old)));
     }
 
-    /// A question of this one's may be heard later than its answer was waited for.
-    pub(super) fn doubt(&self, id: Id, lease: &Arc<Lease>) {
-        self.use_no_more(lease);
+    /// Keeps the lease of a request whose answer was lost until its requester releases.
+    pub(super) fn keep_until_known(&self, id: Id, lease: &Arc<Lease>) {
+        self.retire(lease);
         let now = self.clock.now();
-        let mut doubtful = self.doubtful.lock();
-        // What nobody settles, time does.
-        doubtful.retain(|_, leases| {
-            leases.retain(|lease| lease.began.after(lease.lasts) > now);
+        let mut unknown = self.unknown.lock();
+        // Those that have expired need not be revoked.
+        unknown.retain(|_, leases| {
+            leases.retain(|lease| lease.started.after(lease.length) > now);
             !leases.is_empty()
         });
-        doubtful.entry(id).or_default().push(lease.clone());
+        unknown.entry(id).or_default().push(lease.clone());
     }
 
-    /// Remembers what a holder hangs on.
+    /// Remembers a holder of this process.
     pub(super) fn hold(&self, id: Id, mode: Mode, fence: Option<Fence>, lease: Arc<Lease>) {
         let before = self.held.lock().insert(id, Holding { mode, fence, lease });
-        drop(before); // outside of the lock: it may end a lease
+        drop(before); // outside of the lock: it may revoke a lease
     }
 
     /// The mode and fence of a holder of this process.
@@ -230,42 +232,42 @@ impl Leases {
         self.held.lock().get(&id).map(|held| (held.mode, held.fence))
     }
 
-    /// It is left to its time, whatever becomes of this process.
+    /// Leaves a holder's leases to expire, whatever becomes of this process.
     pub(super) fn hand_over(&self, id: Id) {
-        let held = self.let_go(id);
-        let doubtful = self.doubtful.lock().remove(&id);
-        held.iter().chain(doubtful.iter().flatten()).for_each(|lease| lease.keep());
+        let held = self.forget_holder(id);
+        let unknown = self.unknown.lock().remove(&id);
+        held.iter().chain(unknown.iter().flatten()).for_each(|lease| lease.keep());
     }
 
-    /// Whoever asked has released all that it may have got.
+    /// A requester has released everything that it may have been granted.
     pub(super) fn released(&self, id: Id) {
-        drop(self.let_go(id));
-        let doubtful = self.doubtful.lock().remove(&id);
-        drop(doubtful); // outside of the lock: it ends leases
+        drop(self.forget_holder(id));
+        let unknown = self.unknown.lock().remove(&id);
+        drop(unknown); // outside of the lock: it revokes leases
     }
 
-    /// A holder is no more, or no longer of this process.
-    pub(super) fn let_go(&self, id: Id) -> Option<Arc<Lease>> {
+    /// A holder no longer holds, or no longer belongs to this process.
+    pub(super) fn forget_holder(&self, id: Id) -> Option<Arc<Lease>> {
         self.held.lock().remove(&id).map(|held| held.lease)
     }
 }
 
-/// Asks for a lease of so many seconds; the server may make it longer.
+/// Requests a lease of so many seconds; the server may grant a longer one.
 pub(super) async fn grant(
-    link: &Arc<Link>,
+    cluster: &Arc<Cluster>,
     clock: &dyn Clock,
     during: &'static str,
     seconds: u64,
-) -> Result<Lease, Wrong> {
-    let began = clock.now();
+) -> Result<Lease, RequestError> {
+    let started = clock.now();
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-    let granting = link.ask_again(during, |member| async move {
+    let granting = cluster.request_with_retry(during, |member| async move {
         member.lease.clone().grant(seconds, None::<LeaseGrantOptions>).await
     });
     let (granted, _) = granting.await?;
-    let lasts = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
-    let (id, link) = (granted.id(), link.clone());
-    Ok(Lease { id, began, lasts, keep: AtomicBool::new(false), link })
+    let length = Duration::from_secs(u64::try_from(granted.ttl()).unwrap_or(0));
+    let (id, cluster) = (granted.id(), cluster.clone());
+    Ok(Lease { id, started, length, keep: AtomicBool::new(false), cluster })
 }
 
 fn whole_seconds(ttl: Duration) -> u64 {

@@ -1,19 +1,24 @@
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::Client;
-use tokio::sync::watch::Sender;
 
+use super::background::{run_inline, run_to_completion};
+use super::cluster::Cluster;
+use super::config::Address;
 use super::error::NAME;
-use super::release::Releases;
+use super::names::Names;
+use super::notify::Notifier;
 use super::store::Store;
-use super::{config, record, wait, watcher};
+use super::store::release::release_later;
+use super::{acquire, record};
+use crate::coordination::cancel::CancelOnDrop;
+use crate::key::has_control;
 use crate::rules::CLAIM_WINDOW;
 use crate::{
-    AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
+    AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
+    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
 };
 
 /// Locks between machines, in an etcd cluster (3.4 or newer); clones share them.
@@ -35,8 +40,8 @@ use crate::{
 #[derive(Clone)]
 pub struct EtcdLockProvider {
     pub(super) store: Arc<Store>,
-    /// Dropped with the last clone, which ends the watch.
-    watching: Arc<OnceLock<Sender<()>>>,
+    /// Stops when the last clone is dropped.
+    notifier: Arc<Notifier>,
 }
 
 impl EtcdLockProvider {
@@ -54,16 +59,18 @@ impl EtcdLockProvider {
     /// wrong certificates, no etcd, too old), [`Unavailable`](crate::ErrorKind::Unavailable) when
     /// nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address, SystemClock::shared()).await
+        Self::connect_with_clock(address, SystemClock::shared()).await
     }
 
-    /// The same on another clock, for tests of what a slow process does. The server's own clock
+    /// Connects with another clock, for tests of what a slow process does. The server's own clock
     /// decides when leases end, so this one must run at the same pace.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn connect_with_clock(address: &str, clock: Arc<dyn Clock>) -> Result<Self> {
-        config::connect(address, clock).await
+        let mut address = Address::parse(address)?;
+        let names = Names::new(&std::mem::take(&mut address.root));
+        Self::open(Cluster::own(address), names, clock).await
     }
 
     /// Uses the caller's own client, and puts `prefix` before the names of all entries.
@@ -74,25 +81,23 @@ impl EtcdLockProvider {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn from_client(client: Client, prefix: &str) -> Result<Self> {
-        config::from_client(client, prefix).await
+        if has_control(prefix) {
+            return Err(Error::invalid_argument("prefix", "it has control characters"));
+        }
+        Self::open(Cluster::given(client), Names::new(prefix), SystemClock::shared()).await
     }
 
-    pub(super) fn of(store: Store) -> Self {
-        EtcdLockProvider { store: Arc::new(store), watching: Arc::default() }
+    async fn open(cluster: Cluster, names: Names, clock: Arc<dyn Clock>) -> Result<Self> {
+        const DURING: &str = "connecting";
+        run_to_completion(DURING, async move {
+            cluster.check(DURING).await?;
+            let store = Arc::new(Store::new(cluster, names, clock));
+            Ok(EtcdLockProvider { store, notifier: Arc::default() })
+        })
+        .await
     }
 
-    /// Sees to it that somebody looks after the waiters.
-    pub(super) fn watch(&self) {
-        self.watching.get_or_init(|| {
-            let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
-                runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
-            }
-            gone
-        });
-    }
-
-    /// One job on the store, which runs to its end.
+    /// Runs one operation on a key of the store to completion.
     fn run<T: Send + 'static, F>(
         &self,
         during: &'static str,
@@ -102,7 +107,7 @@ impl EtcdLockProvider {
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        watcher::run(during, job(self.store.clone(), key.clone()))
+        run_to_completion(during, job(self.store.clone(), key.clone()))
     }
 }
 
@@ -112,7 +117,7 @@ impl LockProvider for EtcdLockProvider {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // Up to a second of rounding, one of sharing, half of sweeping, and the way there.
+        // Up to a second of rounding, one of sharing, half of the server's sweep, and the round trip.
         Capabilities::of(&Capability::ALL)
             .with_granularity(Duration::from_secs(3))
             .with_claim_window(CLAIM_WINDOW)
@@ -123,7 +128,7 @@ impl LockProvider for EtcdLockProvider {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        wait::acquire(self, request).await
+        acquire::acquire(&self.store, &self.notifier, request).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
@@ -139,16 +144,16 @@ impl LockProvider for EtcdLockProvider {
         const DURING: &str = "releasing";
         let id = record::id(proof.token);
         let (store, key) = (self.store.clone(), proof.key.clone());
-        if !store.desk.has_room(&key) {
-            // Nobody here waits for it, and so for the answer.
-            let alone = async move { store.release_alone(DURING, &key, id).await };
-            return watcher::run_along(DURING, alone).await;
+        // If nobody here waits for the key, nobody but the caller waits for the answer.
+        if !store.waiters.tracks(&key) {
+            let release = async move { store.release(DURING, &key, id, false).await };
+            return run_inline(DURING, release).await;
         }
-        watcher::run(DURING, async move { store.release(DURING, &key, id).await }).await
+        run_to_completion(DURING, async move { store.release(DURING, &key, id, true).await }).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        Releases::queue(&self.store, proof.key.clone(), record::id(proof.token));
+        release_later(&self.store, proof.key.clone(), record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
@@ -161,17 +166,18 @@ impl LockProvider for EtcdLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         const DURING: &str = "resuming";
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let (still_there, wanted) = Wanted::new();
+        let caller = CancelOnDrop::new();
+        let cancelled = caller.flag();
         let rotated = self.run(DURING, proof.key, async move |store, key| {
             let grant = store.rotate(DURING, &key, old, fresh, ttl).await;
-            if !wanted.load(Ordering::Acquire) {
-                // The release that follows an abandoned question may have been there before it.
-                store.release(DURING, &key, fresh).await?;
+            if cancelled.is_cancelled() {
+                // The release of the abandoned request may have been executed before it.
+                store.release(DURING, &key, fresh, true).await?;
             }
             grant
         });
         let rotated = rotated.await;
-        drop(still_there);
+        drop(caller);
         rotated
     }
 
@@ -183,7 +189,7 @@ impl LockProvider for EtcdLockProvider {
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        run_to_completion(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
@@ -194,22 +200,6 @@ impl LockProvider for EtcdLockProvider {
 
     async fn close(&self) {
         self.store.releases.flush().await;
-    }
-}
-
-/// Says that nobody waits for an answer any more, when it is dropped before that has come.
-struct Wanted(Arc<AtomicBool>);
-
-impl Wanted {
-    fn new() -> (Self, Arc<AtomicBool>) {
-        let wanted = Arc::new(AtomicBool::new(true));
-        (Wanted(wanted.clone()), wanted)
-    }
-}
-
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
     }
 }
 

@@ -1,7 +1,8 @@
 use etcd_client::{Compare, CompareOp};
 
+use super::names::Part;
 use super::provider::EtcdLockProvider;
-use super::record::{self, Part};
+use super::record;
 use crate::Held;
 
 impl EtcdLockProvider {

@@ -1,6 +1,6 @@
 //! File edits block, so they leave the runtime's own threads.
 
-use super::fault::NAME;
+use super::error::NAME;
 use crate::{Error, Result};
 
 /// Runs a blocking job. Dropping the future does not stop a job that has begun.

@@ -7,12 +7,12 @@
 
 use std::io::Write;
 
-use super::fault;
+use super::error;
 use super::shard::Shard;
 use super::store::Store;
 use crate::Result;
 
-use super::fault::OPENING as DURING;
+use super::error::OPENING as DURING;
 
 const MARKER: &str = "boot";
 
@@ -50,6 +50,6 @@ fn mark(store: &Store, boot_id: &str) -> Result<()> {
     })();
     written.map_err(|e| {
         let _ = store.shards.remove(ASIDE);
-        fault::io(DURING, &store.root.path(MARKER), e)
+        error::io(DURING, &store.root.path(MARKER), e)
     })
 }

@@ -29,12 +29,14 @@
 //! ([`dir`] tells how that owner cannot abuse it). What may not be read is an error and never
 //! "nothing is locked". A directory that was replaced under a process is an error, too.
 
+mod acquire;
 mod blocking;
 mod boot;
-mod builder;
+mod config;
 mod dir;
-mod fault;
+mod error;
 mod name;
+mod notify;
 mod process;
 mod provider;
 mod record;
@@ -42,82 +44,6 @@ mod release;
 mod shard;
 mod store;
 mod sweep;
-mod wait;
-mod watch;
-mod watcher;
 
-use std::path::PathBuf;
-
-use url::Url;
-
-pub use builder::FileLockProviderBuilder;
-pub use provider::FileLockProvider;
-
-use crate::{Error, Result};
-
-/// Opens the directory that `file:///directory` names. `address` is the url as it was written: a
-/// parsed one no longer tells `file:locks` from `file:/locks`.
-pub(crate) async fn connect(url: &Url, address: &str) -> Result<FileLockProvider> {
-    let mut builder = FileLockProvider::builder(directory(url, address)?);
-    for (name, value) in url.query_pairs() {
-        builder = match (&*name, &*value) {
-            ("allow-network-fs", "true") => builder.allow_network(),
-            ("allow-network-fs", "false") => builder,
-            ("allow-network-fs", other) => {
-                return Err(wrong(format!("allow-network-fs is true or false, not {other:?}")));
-            }
-            (other, _) => {
-                return Err(wrong(format!(
-                    "file: knows no parameter {other:?}; there is allow-network-fs=true"
-                )));
-            }
-        };
-    }
-    blocking::run(fault::OPENING, move || builder.open()).await
-}
-
-fn directory(url: &Url, address: &str) -> Result<PathBuf> {
-    const WRITE: &str = "write file:///directory";
-    let rest = address.trim_start().get("file:".len()..).unwrap_or_default();
-    if !rest.starts_with('/') {
-        return Err(wrong(format!("its path is relative; {WRITE}")));
-    }
-    if url.has_host() && url.host_str().is_some_and(|host| !host.is_empty()) {
-        return Err(wrong(format!(
-            "it names a host, but files are locked on this machine only; {WRITE} with three slashes"
-        )));
-    }
-    if url.fragment().is_some() {
-        return Err(wrong("it has a #; write %23 where the directory's name has one"));
-    }
-    if url.path().chars().all(|c| c == '/') {
-        return Err(wrong(format!("it names no directory; {WRITE}")));
-    }
-    url.to_file_path().map_err(|()| wrong(format!("its path is none of this system; {WRITE}")))
-}
-
-fn wrong(reason: impl Into<String>) -> Error {
-    Error::invalid_argument("url", reason)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(address: &str) -> Result<PathBuf> {
-        directory(&Url::parse(address).expect("an url"), address)
-    }
-
-    #[test]
-    fn addresses_name_a_directory_of_this_machine() {
-        for good in
-            ["file:///var/lib/locks", "file:/var/lib/locks", "file://localhost/var/lib/locks"]
-        {
-            assert_eq!(parse(good).expect(good), PathBuf::from("/var/lib/locks"));
-        }
-        assert_eq!(parse("file:///a%20b/c%23").expect("encoded"), PathBuf::from("/a b/c#"));
-        for bad in ["file:locks", "file://host/locks", "file://", "file:///", "file:///a#b"] {
-            assert_eq!(parse(bad).expect_err(bad).code(), "invalid_argument", "{bad}");
-        }
-    }
-}
+pub(crate) use provider::connect;
+pub use provider::{FileLockProvider, FileLockProviderBuilder};

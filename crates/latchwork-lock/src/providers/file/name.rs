@@ -22,21 +22,21 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC
 const LONGEST: usize = 180;
 
 /// Where a key lives.
-pub(super) struct Place {
+pub(super) struct KeyLocation {
     /// The file's name in `keys/`.
     pub(super) file: String,
     /// The number of its shard.
     pub(super) shard: usize,
 }
 
-impl Place {
+impl KeyLocation {
     /// The shard's name in `shards/`.
     pub(super) fn shard_file(&self) -> String {
         format!("{:02x}", self.shard)
     }
 }
 
-pub(super) fn place(key: &str) -> Place {
+pub(super) fn locate(key: &str) -> KeyLocation {
     let hash = Sha256::digest(key.as_bytes());
     let mut file = utf8_percent_encode(key, PLAIN).to_string();
     // Neither hidden nor a directory's own name.
@@ -49,7 +49,7 @@ pub(super) fn place(key: &str) -> Place {
         file.push_str(&hex::encode(&hash[..16]));
     }
     file.push_str(".json");
-    Place { file, shard: usize::from(hash[31]) % SHARDS }
+    KeyLocation { file, shard: usize::from(hash[31]) % SHARDS }
 }
 
 /// The identity of a token in a record that others may read: not the token.
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn names_are_readable_safe_and_distinct() {
-        let file = |key: &str| place(key).file;
+        let file = |key: &str| locate(key).file;
         assert_eq!(file("lock/order:1"), "lock%2Forder:1.json");
         assert_eq!(file("."), "%2E.json");
         assert_eq!(file(".."), "%2E..json");
@@ -82,6 +82,6 @@ mod tests {
     #[test]
     fn the_place_never_changes() {
         // printf %s lock/a | sha256sum: the last byte, modulo 64.
-        assert_eq!(place("lock/a").shard, 22);
+        assert_eq!(locate("lock/a").shard, 22);
     }
 }

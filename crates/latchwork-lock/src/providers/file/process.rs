@@ -20,7 +20,7 @@ pub(super) struct Process {
 
 /// Whoever asked, as the record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     pub(super) host: String,
     pub(super) process: Process,
     /// Processes for which the lease lives on when the first one has died.
@@ -40,7 +40,7 @@ impl Process {
     }
 }
 
-impl Asker {
+impl RequesterInfo {
     /// `host:pid`.
     pub(super) fn label(&self) -> String {
         format!("{}:{}", self.host, self.process.pid)
@@ -52,12 +52,12 @@ impl Asker {
 }
 
 /// This process and the boot clock it lives by.
-pub(super) struct Here {
+pub(super) struct LocalProcess {
     pub(super) clock: BootClock,
-    asker: Asker,
+    asker: RequesterInfo,
 }
 
-impl Here {
+impl LocalProcess {
     pub(super) fn new(companions: Vec<Process>) -> io::Result<Self> {
         let pid = std::process::id();
         // A /proc of another namespace numbers processes differently: nothing there can be used.
@@ -68,9 +68,9 @@ impl Here {
             _ => None,
         };
         let host = crate::process_label().rsplit_once(':').map_or("", |(host, _)| host);
-        Ok(Here {
+        Ok(LocalProcess {
             clock: SystemClock::boot_clock()?,
-            asker: Asker {
+            asker: RequesterInfo {
                 host: host.to_owned(),
                 process: Process { pid, start_ticks: own.start_ticks },
                 companions,
@@ -82,34 +82,34 @@ impl Here {
     }
 
     /// This process, as it goes into a record.
-    pub(super) fn asker(&self, until: crate::Moment) -> Asker {
-        Asker { until, ..self.asker.clone() }
+    pub(super) fn asker(&self, until: crate::Moment) -> RequesterInfo {
+        RequesterInfo { until, ..self.asker.clone() }
     }
 
-    fn sees(&self, asker: &Asker) -> bool {
+    fn sees(&self, asker: &RequesterInfo) -> bool {
         asker.pid_namespace.is_some() && asker.pid_namespace == self.asker.pid_namespace
     }
 }
 
 /// Looks at each process once, however many leases it has.
 pub(super) struct Census<'a> {
-    here: &'a Here,
+    here: &'a LocalProcess,
     seen: Vec<(Process, bool)>,
 }
 
 impl<'a> Census<'a> {
-    pub(super) fn new(here: &'a Here) -> Self {
+    pub(super) fn new(here: &'a LocalProcess) -> Self {
         Self::knowing(here, std::iter::empty())
     }
 
     /// One that need not look at these, who are known to live.
-    pub(super) fn knowing(here: &'a Here, alive: impl Iterator<Item = Process>) -> Self {
+    pub(super) fn knowing(here: &'a LocalProcess, alive: impl Iterator<Item = Process>) -> Self {
         let alive = alive.chain([here.asker.process]);
         Census { here, seen: alive.map(|process| (process, true)).collect() }
     }
 
     /// Those of its processes, but for this one, whose death would matter and could be seen.
-    pub(super) fn mortals(&mut self, asker: &Asker) -> Vec<Process> {
+    pub(super) fn mortals(&mut self, asker: &RequesterInfo) -> Vec<Process> {
         if asker.handed_over || !self.here.sees(asker) {
             return Vec::new();
         }
@@ -118,7 +118,7 @@ impl<'a> Census<'a> {
     }
 
     /// Whether nobody is left who could use or release the lease.
-    pub(super) fn is_dead(&mut self, asker: &Asker) -> bool {
+    pub(super) fn is_dead(&mut self, asker: &RequesterInfo) -> bool {
         if asker.handed_over || !self.here.sees(asker) {
             return false;
         }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_process_lives_until_it_ends() {
-        let here = Here::new(Vec::new()).expect("this process");
+        let here = LocalProcess::new(Vec::new()).expect("this process");
         assert!(lives(here.asker.process));
         let reused =
             Process { start_ticks: here.asker.process.start_ticks + 1, ..here.asker.process };

@@ -3,14 +3,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::builder::FileLockProviderBuilder;
-use super::fault::NAME;
-use super::process::{Asker, Census};
-use super::release::{Releases, release};
+use url::Url;
+
+use super::config::Settings;
+use super::error::{NAME, OPENING};
+use super::notify::{Notifier, WITHOUT_INOTIFY};
+use super::process::{Census, RequesterInfo};
+use super::release::{Releaser, release};
 use super::store::{Edit, Store};
-use super::watch::Watch;
-use super::{blocking, name, sweep, wait};
-use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
+use super::{acquire, blocking, name, sweep};
+use crate::coordination;
+use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
+use crate::coordination::cancel::CancelOnDrop;
+use crate::coordination::deferred_release::DeferredReleases;
+use crate::coordination::waiters::WaiterRegistry;
+use crate::reporter::Reporter;
+use crate::rules::{CLAIM_WINDOW, Decision, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
     Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token,
@@ -36,9 +44,47 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct FileLockProvider {
-    pub(super) store: Arc<Store>,
-    pub(super) watch: Arc<Watch>,
-    pub(super) releases: Arc<Releases>,
+    store: Arc<Store>,
+    waiters: Arc<WaiterRegistry>,
+    notifier: Arc<Notifier>,
+    releases: DeferredReleases<Releaser>,
+}
+
+/// Settings of a [`FileLockProvider`].
+#[derive(Clone, Debug)]
+#[must_use = "settings do nothing until they are opened"]
+pub struct FileLockProviderBuilder(Settings);
+
+impl FileLockProviderBuilder {
+    /// Names another process that uses the leases too: they are freed early only when this
+    /// process and all companions are dead. May be called more than once.
+    pub fn companion(mut self, pid: u32) -> Self {
+        self.0.companions.push(pid);
+        self
+    }
+
+    /// Accepts a network file system. Only for one that a single machine uses: leases are judged by
+    /// this machine's boot clock and processes.
+    pub fn allow_network(mut self) -> Self {
+        self.0.allow_network = true;
+        self
+    }
+
+    /// Opens the directory, and makes it where it is missing. It blocks for a few system calls.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a companion that does not run,
+    /// [`Backend`](crate::ErrorKind::Backend) when the directory cannot be used or is on a network file
+    /// system.
+    pub fn open(self) -> Result<FileLockProvider> {
+        Ok(FileLockProvider::of(self.0.open()?))
+    }
+}
+
+/// Opens the directory that `file:///directory` names; `address` is the url as it was written.
+pub(crate) async fn connect(url: &Url, address: &str) -> Result<FileLockProvider> {
+    let settings = Settings::from_url(url, address)?;
+    blocking::run(OPENING, move || Ok(FileLockProvider::of(settings.open()?))).await
 }
 
 impl FileLockProvider {
@@ -52,15 +98,16 @@ impl FileLockProvider {
 
     /// The same with settings.
     pub fn builder(directory: impl Into<PathBuf>) -> FileLockProviderBuilder {
-        FileLockProviderBuilder::new(directory.into())
+        FileLockProviderBuilder(Settings::new(directory.into()))
     }
 
-    pub(super) fn of(store: Store) -> Self {
-        let store = Arc::new(store);
+    fn of(store: Store) -> Self {
+        let (store, waiters) = (Arc::new(store), Arc::new(WaiterRegistry::default()));
         sweep::start_if_due(&store);
         FileLockProvider {
-            watch: Arc::new(Watch::new(store.clone())),
-            releases: Arc::default(),
+            notifier: Arc::new(Notifier::new(store.clone(), waiters.clone())),
+            releases: DeferredReleases::new(&Arc::new(Releaser(store.clone()))),
+            waiters,
             store,
         }
     }
@@ -70,7 +117,7 @@ impl FileLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit<'_>) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
         blocking::run(during, move || Ok(store.edit(&key, change)?.0)).await
@@ -112,7 +159,9 @@ impl LockProvider for FileLockProvider {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        wait::acquire(self, request).await
+        sweep::count(&self.store);
+        self.releases.room(&*self.store.clock).await;
+        coordination::acquire::acquire(self, request, name::id(request.token)).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
@@ -126,14 +175,14 @@ impl LockProvider for FileLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.releases.queue(&self.store, proof.key.clone(), name::id(proof.token));
+        self.releases.defer(proof.key.clone(), name::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
         let id = name::id(proof.token);
         self.edit("handing over", proof.key, move |rules, _| {
             let held = rules.holder_mut(id);
-            held.map(|held| held.party.extra.handed_over = true).is_some()
+            held.map(|held| held.requester.extra.handed_over = true).is_some()
         })
         .await
     }
@@ -141,16 +190,16 @@ impl LockProvider for FileLockProvider {
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (name::id(proof.token), name::id(fresh));
         let here = self.store.here.asker(Moment::NEVER);
-        let asked = wait::Asked::new();
-        let wanted = asked.watcher();
+        let caller = CancelOnDrop::new();
+        let flag = caller.flag();
         self.edit("resuming", proof.key, move |rules, edit| {
-            if !wanted.is_wanted() {
+            if flag.is_cancelled() {
                 return None;
             }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             // It lives and dies with this process from now on.
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here;
+                held.requester.extra = here;
             }
             Some(grant)
         })
@@ -164,7 +213,7 @@ impl LockProvider for FileLockProvider {
             if due && rules.is_empty() {
                 store.tidy(&key);
             }
-            Ok(Reporter::new(&*store.clock).inspection(key.as_str(), &rules, Asker::label))
+            Ok(Reporter::new(&*store.clock).inspection(key.as_str(), &rules, RequesterInfo::label))
         })
         .await
     }
@@ -176,7 +225,7 @@ impl LockProvider for FileLockProvider {
             let found = store.all(&prefix)?;
             let mut keys: Vec<Inspection> = found
                 .iter()
-                .map(|(key, rules)| report.inspection(key.as_str(), rules, Asker::label))
+                .map(|(key, rules)| report.inspection(key.as_str(), rules, RequesterInfo::label))
                 .collect();
             keys.sort_unstable_by(|a, b| a.key.cmp(&b.key));
             Ok(Page::cut(keys, &page))
@@ -193,13 +242,39 @@ impl LockProvider for FileLockProvider {
             }
             let report = Reporter::new(&*store.clock);
             let (broken, _) = store.edit(&key, |rules, _| rules.break_lock(fence))?;
-            Ok(broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect())
+            Ok(broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect())
         })
         .await
     }
 
     async fn close(&self) {
         self.releases.flush().await;
+    }
+}
+
+impl AcquireBackend for FileLockProvider {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.store.clock
+    }
+
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.waiters
+    }
+
+    async fn attempt(&self, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+        let key = attempt.request.key.clone();
+        let mut outcome = acquire::attempt(&self.store, &self.waiters, attempt).await?;
+        if outcome.decision == Decision::Queued && !self.notifier.watch(&key) {
+            outcome.due_in = Some(WITHOUT_INOTIFY);
+        }
+        Ok(outcome)
+    }
+
+    /// The attempt has done it.
+    fn watch_waiters(&self) {}
+
+    fn release_later(&self, key: &Key, id: Id) {
+        self.releases.defer(key.clone(), id);
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 
-use super::fault;
-use super::process::{Asker, Process};
-use crate::rules::{Held, Id, Party, Rules, wall_at};
+use super::error;
+use super::process::{Process, RequesterInfo};
+use crate::reporter::wall_at;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{BootClock, Clock, Error, Fence, Key, Mode, Moment, Owner};
 
 /// The version of this format. A higher one is not touched.
@@ -93,7 +94,7 @@ pub(super) enum Unreadable {
 impl Record {
     pub(super) fn new(
         key: &Key,
-        rules: &Rules<Asker>,
+        rules: &Rules<RequesterInfo>,
         here: &BootClock,
         clock: &dyn Clock,
     ) -> Self {
@@ -102,32 +103,32 @@ impl Record {
             let at: DateTime<Utc> = wall_at(wall, now, moment);
             ForPeople(at.to_rfc3339_opts(SecondsFormat::Millis, true))
         };
-        let who = |party: &Party<Asker>| PartyEntry {
-            id: format!("{:032x}", party.id),
-            mode: party.mode,
-            owner: party.owner.clone(),
-            note: party.note.clone(),
-            host: party.extra.host.clone(),
-            process: party.extra.process,
-            companions: party.extra.companions.clone(),
-            pid_namespace: party.extra.pid_namespace.clone(),
-            since: people(party.since),
-            since_boot_ns: party.since,
+        let who = |requester: &Requester<RequesterInfo>| PartyEntry {
+            id: format!("{:032x}", requester.id),
+            mode: requester.mode,
+            owner: requester.owner.clone(),
+            note: requester.note.clone(),
+            host: requester.extra.host.clone(),
+            process: requester.extra.process,
+            companions: requester.extra.companions.clone(),
+            pid_namespace: requester.extra.pid_namespace.clone(),
+            since: people(requester.since),
+            since_boot_ns: requester.since,
             // Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
-            ttl_ms: u64::try_from(party.ttl.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
+            ttl_ms: u64::try_from(requester.ttl.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX),
         };
-        let holder = |held: &Held<Asker>| HolderEntry {
-            who: who(&held.party),
+        let holder = |held: &HolderState<RequesterInfo>| HolderEntry {
+            who: who(&held.requester),
             fence: held.fence,
             previous_fence: held.previous,
             expires: people(held.expires),
             expires_boot_ns: held.expires,
             claimed: held.claimed,
-            handed_over: held.party.extra.handed_over,
+            handed_over: held.requester.extra.handed_over,
         };
-        let waiter = |party: &Party<Asker>| WaiterEntry {
-            who: who(party),
-            until_boot_ns: Some(party.extra.until).filter(|until| *until != Moment::NEVER),
+        let waiter = |requester: &Requester<RequesterInfo>| WaiterEntry {
+            who: who(requester),
+            until_boot_ns: Some(requester.extra.until).filter(|until| *until != Moment::NEVER),
         };
         Record {
             format: FORMAT,
@@ -136,7 +137,7 @@ impl Record {
             boot_offset_ns: here.offset_ns,
             last_fence: rules.last_fence,
             holders: rules.holders.iter().map(holder).collect(),
-            waiters: rules.queue.iter().map(|party| waiter(party)).collect(),
+            waiters: rules.queue.iter().map(|requester| waiter(requester)).collect(),
         }
     }
 
@@ -146,10 +147,10 @@ impl Record {
         struct Version {
             format: u32,
         }
-        let damaged = |e: serde_json::Error| Unreadable::Damaged(fault::corrupt(path, e));
+        let damaged = |e: serde_json::Error| Unreadable::Damaged(error::corrupt(path, e));
         let version: Version = serde_json::from_slice(text).map_err(damaged)?;
         if version.format != FORMAT {
-            return Err(Unreadable::Foreign(fault::foreign(
+            return Err(Unreadable::Foreign(error::foreign(
                 path,
                 format_args!(
                     "has format {}, and this program knows {FORMAT}; let all processes that lock \
@@ -161,13 +162,13 @@ impl Record {
         let record: Record = serde_json::from_slice(text).map_err(damaged)?;
         let ids = record.holders.iter().map(|h| &h.who.id);
         if ids.chain(record.waiters.iter().map(|w| &w.who.id)).any(|id| parse_id(id).is_none()) {
-            return Err(Unreadable::Damaged(fault::corrupt(
+            return Err(Unreadable::Damaged(error::corrupt(
                 path,
                 "an id is no hexadecimal number",
             )));
         }
         match key {
-            Some(key) if key.as_str() != record.key => Err(Unreadable::Foreign(fault::foreign(
+            Some(key) if key.as_str() != record.key => Err(Unreadable::Foreign(error::foreign(
                 path,
                 format_args!(
                     "belongs to the key {:?} and not to {key:?}; is the file system blind to case? \
@@ -196,13 +197,13 @@ impl Record {
     }
 
     /// What the record says, which is nothing if another boot wrote it.
-    pub(super) fn rules(&self, here: &BootClock) -> Rules<Asker> {
+    pub(super) fn rules(&self, here: &BootClock) -> Rules<RequesterInfo> {
         let mut rules = Rules { last_fence: self.last_fence, ..Rules::default() };
         if self.boot_id != here.boot_id {
             return rules;
         }
-        rules.holders.extend(self.holders.iter().map(|held| Held {
-            party: held.who.party(held.handed_over, Moment::NEVER).into(),
+        rules.holders.extend(self.holders.iter().map(|held| HolderState {
+            requester: held.who.requester(held.handed_over, Moment::NEVER).into(),
             fence: held.fence,
             previous: held.previous_fence,
             expires: held.expires_boot_ns,
@@ -211,22 +212,22 @@ impl Record {
         rules.queue.extend(
             self.waiters
                 .iter()
-                .map(|w| w.who.party(false, w.until_boot_ns.unwrap_or(Moment::NEVER)).into()),
+                .map(|w| w.who.requester(false, w.until_boot_ns.unwrap_or(Moment::NEVER)).into()),
         );
         rules
     }
 }
 
 impl PartyEntry {
-    fn party(&self, handed_over: bool, until: Moment) -> Party<Asker> {
-        Party {
+    fn requester(&self, handed_over: bool, until: Moment) -> Requester<RequesterInfo> {
+        Requester {
             id: parse_id(&self.id).unwrap_or_default(), // checked when it was read
             mode: self.mode,
             owner: self.owner.clone(),
             note: self.note.clone(),
             ttl: Duration::from_millis(self.ttl_ms),
             since: self.since_boot_ns,
-            extra: Asker {
+            extra: RequesterInfo {
                 host: self.host.clone(),
                 process: self.process,
                 companions: self.companions.clone(),

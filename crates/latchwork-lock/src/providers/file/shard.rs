@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::dir::Dir;
-use super::fault;
+use super::error;
 use crate::{Clock, Fence, Result};
 
 /// How long an edit may take elsewhere. An edit takes milliseconds; whoever is stopped in the
@@ -65,20 +65,20 @@ impl Shard {
             return Ok(());
         }
         if self.last == u64::MAX {
-            return Err(fault::no_fence(&self.path)); // somebody wrote that by hand
+            return Err(error::no_fence(&self.path)); // somebody wrote that by hand
         }
         let text = slot(self.last);
         self.file
             .write_all_at(text.as_bytes(), SLOTS[self.next_slot])
             .and_then(|()| self.file.sync_data())
-            .map_err(|e| fault::io("writing the fence", &self.path, e))?;
+            .map_err(|e| error::io("writing the fence", &self.path, e))?;
         self.stored = self.last;
         self.next_slot = 1 - self.next_slot;
         Ok(())
     }
 
     fn read_fence(&mut self, clock: &dyn Clock) -> Result<()> {
-        let wrong = |e| fault::io("reading the last fence", &self.path, e);
+        let wrong = |e| error::io("reading the last fence", &self.path, e);
         let bytes = self.file.metadata().map_err(wrong)?.len();
         let read = |at: u64| {
             let mut slot = [0; SLOT_BYTES];
@@ -101,7 +101,7 @@ impl Shard {
             [None, None] if second_is_new && texts[0] == [0; SLOT_BYTES] => {
                 (clock.wall().timestamp_micros().max(0).unsigned_abs(), 0)
             }
-            [None, None] => return Err(fault::no_fence(&self.path)),
+            [None, None] => return Err(error::no_fence(&self.path)),
         };
         self.stored = self.last;
         Ok(())
@@ -122,29 +122,29 @@ fn lock_file(dir: &Dir, name: &str, path: &Path, clock: &dyn Clock) -> Result<Fi
     let deadline = clock.now().after(PATIENCE);
     let mut pause = Duration::from_micros(60);
     loop {
-        let file = dir.open_or_create(name).map_err(|e| fault::io(DURING, path, e))?;
+        let file = dir.open_or_create(name).map_err(|e| error::io(DURING, path, e))?;
         // Asked again and again, not waited for: a blocking flock has no time limit.
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK) if clock.now() >= deadline => {
-                    return Err(fault::stuck(path, PATIENCE));
+                    return Err(error::stuck(path, PATIENCE));
                 }
                 Err(Errno::WOULDBLOCK) => {
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(fault::io(DURING, path, error)),
+                Err(error) => return Err(error::io(DURING, path, error)),
             }
         }
         // Somebody may have replaced the file before we had the lock, or the whole directory since
         // we opened it; then ours guards nothing.
-        let ours = file.metadata().map_err(|e| fault::io(DURING, path, e))?;
+        let ours = file.metadata().map_err(|e| error::io(DURING, path, e))?;
         match std::fs::symlink_metadata(path) {
             Ok(named) if (named.dev(), named.ino()) == (ours.dev(), ours.ino()) => return Ok(file),
             _ if dir.is_in_place() => drop(file),
-            _ => return Err(fault::replaced(path)),
+            _ => return Err(error::replaced(path)),
         }
     }
 }

@@ -1,10 +1,13 @@
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use super::store::{Asked, Store};
-use super::wait::Waiting;
+use super::store::{PollKind, Store};
+#[cfg(shuttle)]
+use super::timer::Ticking;
 use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -43,7 +46,7 @@ impl InMemoryLockProvider {
         let weak = Arc::downgrade(&store);
         store.clock.on_jump(Arc::new(move || {
             if let Some(store) = weak.upgrade() {
-                store.timer.poke();
+                store.timer.wake();
             }
         }));
         InMemoryLockProvider { store }
@@ -99,7 +102,7 @@ impl LockProvider for InMemoryLockProvider {
         again: bool,
         waker: &Waker,
     ) -> Option<Poll<Result<Acquired>>> {
-        let asked = if again { Asked::Again } else { Asked::First };
+        let asked = if again { PollKind::Again } else { PollKind::First };
         self.store.poll(request, asked, waker)
     }
 
@@ -122,7 +125,7 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.store.drop_lease(proof.key, proof.token.expose());
+        self.store.release(proof.key, proof.token.expose());
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
@@ -148,6 +151,39 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     async fn close(&self) {}
+}
+
+/// A request that waits. Dropped, it leaves the queue or releases what it was granted.
+struct Waiting<'a> {
+    store: &'a Arc<Store>,
+    request: &'a AcquireRequest,
+    queued: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn new(store: &'a Arc<Store>, request: &'a AcquireRequest) -> Self {
+        Waiting { store, request, queued: false }
+    }
+}
+
+impl Future for Waiting<'_> {
+    type Output = Result<Acquired>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Acquired>> {
+        let asked = if self.queued { PollKind::Again } else { PollKind::Perhaps };
+        let answer = self.store.poll(self.request, asked, cx.waker());
+        let answer = answer.unwrap_or(Poll::Pending);
+        self.queued = answer.is_pending();
+        answer
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.queued {
+            self.store.release(&self.request.key, self.request.token.expose());
+        }
+    }
 }
 
 impl Default for InMemoryLockProvider {

@@ -1,41 +1,37 @@
-//! From an address or a pool to a provider.
+//! From an address or a pool to a store.
 
-use std::sync::Arc;
-
-use latchwork_sql::mysql::{self, Lines, Settings};
+use latchwork_sql::mysql::{self, JobConnections, Settings};
 use sqlx::mysql::MySqlPool;
 
-use super::provider::MySqlLockProvider;
-use super::store::Store;
-use super::{error, schema, watcher};
-use crate::desk::Desk;
+use super::store::{BACKGROUND, Store};
+use super::{error, schema};
 use crate::{Error, Result, SystemClock};
 
 const OPENING: &str = "opening the database";
 
 /// Opens what `mysql://…` names.
-pub(super) async fn connect(address: &str) -> Result<MySqlLockProvider> {
+pub(super) async fn connect(address: &str) -> Result<Store> {
     let options = mysql::options(address).map_err(|e| Error::invalid_argument("url", e.message))?;
-    watcher::run(OPENING, async move {
+    let opened = async move {
         let pool =
             mysql::open(options, &Settings::default()).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(&pool, Lines::own(pool.clone())).await
-    })
-    .await
+        store(&pool, JobConnections::own(pool.clone())).await
+    };
+    BACKGROUND.run(OPENING, opened).await
 }
 
 /// Uses a pool that the caller has made.
-pub(super) async fn from_pool(pool: MySqlPool) -> Result<MySqlLockProvider> {
-    watcher::run(OPENING, async move {
+pub(super) async fn from_pool(pool: MySqlPool) -> Result<Store> {
+    let opened = async move {
         mysql::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(&pool, Lines::lent(pool.clone())).await
-    })
-    .await
+        store(&pool, JobConnections::lent(pool.clone())).await
+    };
+    BACKGROUND.run(OPENING, opened).await
 }
 
-async fn provider(pool: &MySqlPool, lines: Lines) -> Result<MySqlLockProvider> {
+async fn store(pool: &MySqlPool, connections: JobConnections) -> Result<Store> {
     mysql::migrate(pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    Ok(MySqlLockProvider::of(Store::new(lines, SystemClock::shared(), Arc::new(Desk::default()))))
+    Ok(Store::new(connections, SystemClock::shared()))
 }

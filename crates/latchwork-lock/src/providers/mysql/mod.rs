@@ -24,7 +24,7 @@
 //! There are no notices between processes. Within a process whoever hands a key on begins the lease
 //! of the next one with the same transaction and wakes it: it need not claim it, and if it does not
 //! look the process gives the lease back (see `handed.rs`). For all others each process looks at its waiters together, in one statement: often
-//! while one of them is the first in line and something has just changed, seldom otherwise. The
+//! while one of them is the first in the queue and something has just changed, seldom otherwise. The
 //! same look says that the process lives: the waiters of a dead one are passed over as soon as one of
 //! them has missed its turn, or after some seconds, and removed later (see
 //! `coordination/liveness.rs`).
@@ -34,9 +34,11 @@
 //! In a cluster with several writers (Galera) let all processes name the same node: each node
 //! has its own clock, and a collision is told only at the commit.
 
+mod acquire;
 mod config;
 mod error;
 mod fence_gate;
+mod notify;
 mod provider;
 mod record;
 mod release;
@@ -45,8 +47,6 @@ mod scripts;
 mod store;
 mod sweep;
 mod transaction;
-mod wait;
-mod watcher;
 
 pub use fence_gate::MySqlFenceGate;
 pub use provider::MySqlLockProvider;

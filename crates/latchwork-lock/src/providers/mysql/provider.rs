@@ -7,13 +7,18 @@ use sqlx::mysql::MySqlPool;
 use tokio::sync::watch::Sender;
 
 use super::error::NAME;
-use super::record::{self, Asker};
+use super::notify::Notifier;
+use super::record::{self, RequesterInfo};
 use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
-use super::store::{Edit, Store};
-use super::{config, sweep, wait, watcher};
+use super::store::{BACKGROUND, Edit, Store};
+use super::{acquire, config, sweep};
+use crate::coordination;
+use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
 use crate::coordination::deferred_release::DeferredReleases;
-use crate::rules::{CLAIM_WINDOW, Rules};
+use crate::coordination::polling::poll_waiters;
+use crate::coordination::waiters::WaiterRegistry;
+use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
     Key, LockProvider, Page, PageRequest, Proof, Result, Token,
@@ -40,8 +45,8 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct MySqlLockProvider {
-    pub(super) store: Arc<Store>,
-    pub(super) releases: DeferredReleases<Store>,
+    store: Arc<Store>,
+    releases: DeferredReleases<Store>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
     asked: Arc<AtomicU32>,
@@ -59,7 +64,7 @@ impl MySqlLockProvider {
     /// missing rights, a replica, too old), [`Unavailable`](crate::ErrorKind::Unavailable) when
     /// nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address).await
+        Ok(Self::of(config::connect(address).await?))
     }
 
     /// Uses the caller's own pool.
@@ -71,7 +76,7 @@ impl MySqlLockProvider {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn from_pool(pool: MySqlPool) -> Result<Self> {
-        config::from_pool(pool).await
+        Ok(Self::of(config::from_pool(pool).await?))
     }
 
     /// How many releases of dropped guards and requests are not done yet.
@@ -87,7 +92,7 @@ impl MySqlLockProvider {
         latchwork_sql::mysql::script(LAYER, &MIGRATIONS)
     }
 
-    pub(super) fn of(store: Store) -> Self {
+    fn of(store: Store) -> Self {
         let store = Arc::new(store);
         let provider = MySqlLockProvider {
             releases: DeferredReleases::new(&store),
@@ -99,22 +104,10 @@ impl MySqlLockProvider {
         provider
     }
 
-    /// Sees to it that somebody looks after the waiters.
-    pub(super) fn watch(&self) {
-        self.watching.get_or_init(|| {
-            let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
-                runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
-            }
-            gone
-        });
-        self.store.desk.wake_watcher();
-    }
-
     /// Removes what is left of keys that nobody has asked for since.
     fn sweep(&self) {
         let store = self.store.clone();
-        let Ok(runtime) = watcher::runtime() else { return };
+        let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move { sweep::sweep(&store).await });
     }
 
@@ -123,10 +116,10 @@ impl MySqlLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
+        change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
+        BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
     }
 }
 
@@ -151,25 +144,29 @@ impl LockProvider for MySqlLockProvider {
         if self.asked.fetch_add(1, Ordering::Relaxed) % sweep::EVERY == sweep::EVERY - 1 {
             self.sweep();
         }
-        wait::acquire(self, request).await
+        self.releases.room(&*self.store.clock).await;
+        coordination::acquire::acquire(self, request, record::id(request.token)).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
         const DURING: &str = "renewing";
         let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        watcher::run(DURING, async move {
-            if store.renew(DURING, &key, id, ttl).await? {
-                return Ok(true);
-            }
-            let renew = |rules: &mut Rules<Asker>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
-            Ok(store.edit(DURING, &key, renew).await?.0)
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                if store.renew(DURING, &key, id, ttl).await? {
+                    return Ok(true);
+                }
+                let renew = |rules: &mut Rules<RequesterInfo>, edit: &mut Edit| {
+                    rules.renew(id, ttl, edit.now)
+                };
+                Ok(store.edit(DURING, &key, renew).await?.0)
+            })
+            .await
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        watcher::run("releasing", async move { release(&store, &key, id).await }).await
+        BACKGROUND.run("releasing", async move { release(&store, &key, id).await }).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
@@ -184,11 +181,11 @@ impl LockProvider for MySqlLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = Asker::new(&self.store.process, self.store.client, crate::Moment::NEVER);
+        let here = RequesterInfo::new(&self.store.process, self.store.client, crate::Moment::NEVER);
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here.clone();
+                held.requester.extra = here.clone();
             }
             Some(grant)
         })
@@ -198,30 +195,61 @@ impl LockProvider for MySqlLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         const DURING: &str = "inspecting";
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(DURING, async move {
-            let (rules, now) = store.peek(DURING, &key).await?;
-            Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let (rules, now) = store.peek(DURING, &key).await?;
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, RequesterInfo::label))
+            })
+            .await
     }
 
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }
 
     async fn close(&self) {
         self.releases.flush().await;
+    }
+}
+
+impl AcquireBackend for MySqlLockProvider {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.store.clock
+    }
+
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.store.waiters
+    }
+
+    async fn attempt(&self, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+        acquire::attempt(&self.store, attempt).await
+    }
+
+    fn watch_waiters(&self) {
+        self.watching.get_or_init(|| {
+            let gone = Sender::new(());
+            if let Ok(runtime) = BACKGROUND.handle() {
+                let notifier = Notifier::new(self.store.clone());
+                runtime.spawn(poll_waiters(notifier, gone.subscribe()));
+            }
+            gone
+        });
+        self.store.waiters.wake_idle_poller();
+    }
+
+    fn release_later(&self, key: &Key, id: Id) {
+        self.releases.defer(key.clone(), id);
     }
 }
 

@@ -9,10 +9,13 @@ use sha2::{Digest, Sha256};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
-use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner, Token};
+
+/// How long a process is believed to be alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 /// A key as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,7 +53,7 @@ pub(super) struct Row {
 
 /// What is remembered of whoever asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     pub(super) process: Arc<str>,
     pub(super) client: Id,
     /// In the queue; none for one that has just come.
@@ -60,9 +63,9 @@ pub(super) struct Asker {
     alive: Moment,
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn new(process: &Arc<str>, client: Id, until: Moment) -> Self {
-        Asker { process: process.clone(), client, place: None, until, alive: Moment::NEVER }
+        RequesterInfo { process: process.clone(), client, place: None, until, alive: Moment::NEVER }
     }
 
     pub(super) fn label(&self) -> String {
@@ -70,7 +73,7 @@ impl Asker {
     }
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = Id;
 
     fn client(&self) -> &Id {
@@ -122,25 +125,25 @@ impl Record {
         &self,
         client: Id,
         now: Moment,
-    ) -> Result<(Rules<Asker>, Absent<Asker>), String> {
+    ) -> Result<(Rules<RequesterInfo>, Absent<RequesterInfo>), String> {
         let last_fence = self.is_known.then(|| fence_of(self.fence));
         let mut rules = Rules { last_fence, ..Rules::default() };
         for row in self.first.iter().chain(&self.others) {
-            let party = row.party()?;
+            let requester = row.requester()?;
             match row.fence {
-                Some(fence) => rules.holders.push(Held {
-                    party: party.into(),
+                Some(fence) => rules.holders.push(HolderState {
+                    requester: requester.into(),
                     fence: fence_of(fence),
                     previous: row.previous.map(fence_of),
                     expires: row.expires_us.map_or(Moment::default(), moment),
                     claimed: row.claimed,
                 }),
-                None if party.extra.until > now => rules.queue.push_back(party.into()),
+                None if requester.extra.until > now => rules.queue.push_back(requester.into()),
                 None => {}
             }
         }
         rules.holders.sort_by_key(|held| held.fence);
-        rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
+        rules.queue.make_contiguous().sort_by_key(|requester| requester.extra.place);
         let absent = rules.set_absent_aside(&client, ALIVE, now);
         Ok((rules, absent))
     }
@@ -149,8 +152,8 @@ impl Record {
     /// holder in the key's own row stays there.
     pub(super) fn after(
         &self,
-        rules: &Rules<Asker>,
-        silent: &[Box<Party<Asker>>],
+        rules: &Rules<RequesterInfo>,
+        silent: &[Box<Requester<RequesterInfo>>],
         last: Fence,
     ) -> Record {
         let waiting = || rules.queue.iter().chain(silent);
@@ -158,16 +161,16 @@ impl Record {
         let stays = self.first.as_ref().and_then(|row| holders.iter().position(|h| h.id == row.id));
         let first = (!holders.is_empty()).then(|| holders.remove(stays.unwrap_or(0)));
         let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
-        holders.extend(waiting().map(|party| {
-            let place = party.extra.place.unwrap_or_else(|| {
+        holders.extend(waiting().map(|requester| {
+            let place = requester.extra.place.unwrap_or_else(|| {
                 place += 1;
                 place
             });
-            let until = party.extra.until;
+            let until = requester.extra.until;
             Row {
                 place: Some(place),
                 until_us: (until != Moment::NEVER).then(|| micros(until)),
-                ..Row::of(party)
+                ..Row::of(requester)
             }
         }));
         let is_known = self.is_known || first.is_some();
@@ -206,16 +209,16 @@ pub(super) fn reporter(now: Moment) -> Reporter {
 
 impl Row {
     /// Of one that asks.
-    pub(super) fn of(party: &Party<Asker>) -> Row {
+    pub(super) fn of(requester: &Requester<RequesterInfo>) -> Row {
         Row {
-            id: party.id,
-            shared: party.mode == Mode::Shared,
-            owner: party.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            note: party.note.clone(),
-            process: party.extra.process.clone(),
-            client: party.extra.client,
-            ttl_us: ttl_micros(party.ttl),
-            since_us: micros(party.since),
+            id: requester.id,
+            shared: requester.mode == Mode::Shared,
+            owner: requester.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: requester.note.clone(),
+            process: requester.extra.process.clone(),
+            client: requester.extra.client,
+            ttl_us: ttl_micros(requester.ttl),
+            since_us: micros(requester.since),
             place: None,
             until_us: None,
             fence: None,
@@ -228,18 +231,19 @@ impl Row {
 
     /// Of a writer that has no owner and no note.
     pub(super) fn plain(id: Id, ttl: Duration, process: &Arc<str>, client: Id) -> Row {
-        let (since, extra) = (Moment::default(), Asker::new(process, client, Moment::NEVER));
+        let (since, extra) =
+            (Moment::default(), RequesterInfo::new(process, client, Moment::NEVER));
         let (owner, note) = (None, None);
-        Row::of(&Party { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
+        Row::of(&Requester { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
     }
 
-    fn held(held: &Held<Asker>) -> Row {
+    fn held(held: &HolderState<RequesterInfo>) -> Row {
         Row {
             fence: Some(number(held.fence)),
             previous: held.previous.map(number),
             expires_us: Some(micros(held.expires)),
             claimed: held.claimed,
-            ..Row::of(&held.party)
+            ..Row::of(&held.requester)
         }
     }
 
@@ -274,16 +278,16 @@ impl Row {
         })
     }
 
-    fn party(&self) -> Result<Party<Asker>, String> {
+    fn requester(&self) -> Result<Requester<RequesterInfo>, String> {
         let owner = self.owner.as_deref().map(Owner::new).transpose();
-        Ok(Party {
+        Ok(Requester {
             id: self.id,
             mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
             owner: owner.map_err(|error| error.to_string())?,
             note: self.note.clone(),
             ttl: Duration::from_micros(self.ttl_us.max(0).unsigned_abs()),
             since: moment(self.since_us),
-            extra: Asker {
+            extra: RequesterInfo {
                 process: self.process.clone(),
                 client: self.client,
                 place: self.place,

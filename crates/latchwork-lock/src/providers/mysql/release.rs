@@ -5,31 +5,30 @@ use futures::future::BoxFuture;
 use latchwork_sql::mysql::is_collision;
 use sqlx::Row as _;
 
-use super::store::Store;
+use super::store::{BACKGROUND, Store};
 use super::transaction::Transaction;
-use super::watcher::runtime;
 use super::{error, schema};
-use crate::coordination::deferred_release::{Backend, Lease};
+use crate::coordination::deferred_release::{Lease, ReleaseBackend};
 use crate::rules::{Id, Rules};
 use crate::{Key, Result};
 
 const DURING: &str = "releasing";
 
-impl Backend for Store {
+impl ReleaseBackend for Store {
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
-        runtime()?.spawn(job);
+        BACKGROUND.handle()?.spawn(job);
         Ok(())
     }
 
     /// Those that somebody waits for need the rules.
     async fn release_together(&self, leases: &[Lease]) -> Result<Vec<Lease>> {
-        let is_waited_for = |lease: &Lease| self.desk.waits_for(&lease.0);
+        let is_waited_for = |lease: &Lease| self.waiters.has_waiters(&lease.0);
         let (mut left, unwanted): (Vec<Lease>, Vec<Lease>) =
             leases.iter().cloned().partition(is_waited_for);
         if unwanted.is_empty() {
             return Ok(left);
         }
-        let told = Transaction::in_one(&self.lines, schema::give_back_all(&unwanted)).await;
+        let told = Transaction::in_one(&self.connections, schema::release_all(&unwanted)).await;
         let rows = match told {
             Ok(rows) => rows,
             Err(error) if is_collision(&error) => {
@@ -54,10 +53,10 @@ impl Backend for Store {
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
 pub(super) async fn release(store: &Store, key: &Key, id: Id) -> Result<bool> {
-    let given = if store.desk.waits_for(key) {
-        store.hand_on(DURING, key, id).await?
+    let given = if store.waiters.has_waiters(key) {
+        store.hand_off(DURING, key, id).await?
     } else {
-        store.give_back(DURING, key, id).await?
+        store.release_uncontended(DURING, key, id).await?
     };
     let lost = match given {
         Ok(true) => return Ok(true),

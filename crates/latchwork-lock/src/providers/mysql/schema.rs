@@ -123,11 +123,12 @@ pub(super) const GIVE_BACK: &str = concat!(
     now!()
 );
 
-/// Lets the lease of the holder in the key's own row last longer. Values: ttl, ttl, name, id.
+/// Lets the lease of the holder in the key's own row last longer. The insert id is the server's time.
+/// Values: ttl, ttl, name, id.
 pub(super) const RENEW: &str = concat!(
-    "UPDATE latchwork_lock_key SET ttl_us = ?, claimed = 1, expires_us = ",
+    "UPDATE latchwork_lock_key SET ttl_us = ?, claimed = 1, expires_us = LAST_INSERT_ID(",
     now!(),
-    " + ? WHERE name = ? AND id = ? AND expires_us > ",
+    ") + ? WHERE name = ? AND id = ? AND expires_us > ",
     now!()
 );
 
@@ -175,7 +176,7 @@ const REMEMBER: &str = "SET @latchwork_wait = @@SESSION.wait_timeout, \
 /// that are still stored: others wait for the key or share it, the lease has run out, or it was a
 /// place in a queue. A key that somebody is changing is waited for only shortly, since all others
 /// wait with it. Rows of keys are locked in the order of their names, and nothing else is.
-pub(super) fn give_back_all(leases: &[Lease]) -> String {
+pub(super) fn release_all(leases: &[Lease]) -> String {
     let mut named: Vec<String> = leases
         .iter()
         .map(|(key, of)| format!("(name = {} AND id = {})", text(key.as_str().as_bytes()), id(*of)))
@@ -204,11 +205,11 @@ pub(super) const ROLLBACK: &str = "ROLLBACK; SET SESSION wait_timeout = @latchwo
 pub(super) const UNDO: &str = "ROLLBACK";
 
 /// All of a hand-over in one message: the holder's lease ends, and that of a waiter begins, where
-/// that is the first in line. The row that it answers has the fence before it.
+/// that is the first in the queue. The row that it answers has the fence before it.
 ///
 /// The key's row is locked by a statement of its own: what the next ones read elsewhere is not
 /// older than that.
-pub(super) fn hand_on(name: &[u8], holder: Id, next: &Row) -> String {
+pub(super) fn hand_off(name: &[u8], holder: Id, next: &Row) -> String {
     format!(
         "{WHOLE}; SELECT fence FROM latchwork_lock_key WHERE name = {name} FOR UPDATE; \
          UPDATE latchwork_lock_key SET previous = fence, \
@@ -231,7 +232,7 @@ pub(super) fn hand_on(name: &[u8], holder: Id, next: &Row) -> String {
 
 /// The place of that UPDATE in the message: its insert id is the new fence, none if nothing was
 /// changed.
-pub(super) const HANDED_ON: usize = 3;
+pub(super) const HANDED_OFF: usize = 3;
 
 /// One more at the end of the queue, in one message, where a writer holds the key.
 pub(super) fn enqueue(
@@ -260,7 +261,7 @@ pub(super) fn enqueue(
 }
 
 /// The place of that UPDATE in the message: it has changed a row, or nothing was. The insert
-/// id is how long the lease lasts yet that the first in line waits for.
+/// id is how long the lease lasts yet that the first in the queue waits for.
 pub(super) const ENQUEUED: usize = 2;
 
 /// How a transaction of one message begins. Nobody need be told to end it if its process is stopped.
@@ -406,16 +407,16 @@ pub(super) fn doubt(client: Id, alive_us: i64, now_us: i64) -> String {
 }
 
 /// How all waiters of a process stand: granted or not, how many may be ahead, and how long until
-/// something of their key runs out. First in line first.
-pub(super) fn look(client: Id) -> String {
+/// something of their key runs out. First in the queue first. The last column is the server's time.
+pub(super) fn waiter_statuses(client: Id) -> String {
     format!(
         "SELECT w.id, w.name, w.fence IS NOT NULL, w.place - k.head, \
          LEAST(IF(k.id IS NULL, COALESCE(k.next_us, 0), k.expires_us), \
-         COALESCE(k.next_us, k.expires_us)) - {} \
+         COALESCE(k.next_us, k.expires_us)) - {now}, {now} \
          FROM latchwork_lock w JOIN latchwork_lock_key k ON k.name = w.name \
          WHERE w.client = {} AND w.claimed = 0 ORDER BY w.place",
-        now!(),
-        id(client)
+        id(client),
+        now = now!(),
     )
 }
 

@@ -8,35 +8,38 @@ use std::time::Duration;
 use latchwork_sql::mysql::{is_broken, is_collision, is_duplicate};
 use sqlx::Row as _;
 
-use super::record::{self, Asker, Row};
-use super::store::{ALIVE, Store};
+use super::record::ALIVE;
+use super::record::{self, RequesterInfo, Row};
+use super::store::Store;
 use super::transaction::Transaction;
 use super::{error, schema};
-use crate::rules::{Id, Party};
+use crate::rules::{Id, Requester};
 use crate::{Fence, Grant, Key, Result};
 
 impl Store {
-    /// Ends the only lease of a key, and begins that of the first in line with it, where that is a
-    /// writer of this process: it need not claim what the process [sees to](crate::handed). True when
+    /// Ends the only lease of a key, and begins that of the first in the queue with it, where that is a
+    /// writer of this process: it need not claim what the process [sees to](crate::coordination::grant_slot). True when
     /// that was done. The inner error is a connection that died: whether it was heard is not known.
-    pub(super) async fn hand_on(
+    pub(super) async fn hand_off(
         &self,
         during: &'static str,
         key: &Key,
         id: Id,
     ) -> Result<Result<bool>> {
-        let Some((next, ttl)) = self.desk.next_writer(key).filter(|_| self.is_alive()) else {
+        let Some((next, ttl)) =
+            self.waiters.next_exclusive(key).filter(|_| self.heartbeat.is_alive(self.clock.now()))
+        else {
             return Ok(Ok(false));
         };
-        self.desk.set_in_hand(next, true);
-        let handed = self.try_hand_on(during, key, id, next, ttl).await;
+        self.waiters.set_grant_in_flight(next, true);
+        let handed = self.try_hand_off(during, key, id, next, ttl).await;
         if !matches!(handed, Ok(Ok(true))) {
-            self.desk.set_in_hand(next, false);
+            self.waiters.set_grant_in_flight(next, false);
         }
         handed
     }
 
-    async fn try_hand_on(
+    async fn try_hand_off(
         &self,
         during: &'static str,
         key: &Key,
@@ -46,14 +49,14 @@ impl Store {
     ) -> Result<Result<bool>> {
         let sent_at = self.clock.now();
         let row = Row::plain(next, ttl, &self.process, self.client);
-        let words = schema::hand_on(key.as_str().as_bytes(), id, &row);
-        let said = match Transaction::whole(&self.lines, words).await {
+        let words = schema::hand_off(key.as_str().as_bytes(), id, &row);
+        let said = match Transaction::whole(&self.connections, words).await {
             Ok(said) => said,
             Err(error) if is_collision(&error) => return Ok(Ok(false)),
             Err(error) if is_broken(&error) => return Ok(Err(error::driver(during, error))),
             Err(error) => return Err(error::driver(during, error)),
         };
-        let (Some(before), Some(fence)) = (said.rows.first(), said.insert_id(schema::HANDED_ON))
+        let (Some(before), Some(fence)) = (said.rows.first(), said.insert_id(schema::HANDED_OFF))
         else {
             return Ok(Ok(false));
         };
@@ -65,26 +68,27 @@ impl Store {
             // The ttl began in the transaction, which began after this moment.
             trusted_from: Some(sent_at),
         };
-        self.desk.deliver(next, grant, self.clock.now());
+        self.waiters.deliver_grant(next, grant, self.clock.now());
         Ok(Ok(true))
     }
 
     /// Puts one that asks for the first time at the end of the queue, where a writer holds the key.
-    /// The first in line is told how long until something ahead runs out. None where the rules must
+    /// The first in the queue is told how long until something ahead runs out. None where the rules must
     /// decide.
     pub(super) async fn enqueue(
         &self,
         during: &'static str,
         key: &Key,
-        party: &Party<Asker>,
+        requester: &Requester<RequesterInfo>,
         patience: Option<Duration>,
     ) -> Result<Option<Option<Duration>>> {
-        let beat = (!self.is_alive()).then(|| schema::beat(self.client, ALIVE.as_micros()));
+        let beat = (!self.heartbeat.is_alive(self.clock.now()))
+            .then(|| schema::beat(self.client, ALIVE.as_micros()));
         let beats = beat.is_some();
         let begun = self.clock.now();
         let name = key.as_str().as_bytes();
-        let words = schema::enqueue(name, &Row::of(party), patience, beat);
-        let said = match Transaction::whole(&self.lines, words).await {
+        let words = schema::enqueue(name, &Row::of(requester), patience, beat);
+        let said = match Transaction::whole(&self.connections, words).await {
             Ok(said) => said,
             // The rules will see whether it stands there already.
             Err(error) if is_collision(&error) || is_broken(&error) || is_duplicate(&error) => {
@@ -93,7 +97,7 @@ impl Store {
             Err(error) => return Err(error::driver(during, error)),
         };
         if beats {
-            self.was_alive_at(begun);
+            self.heartbeat.sent(begun);
         }
         let due_in = said.insert_id(schema::ENQUEUED).map(Duration::from_micros);
         Ok(said.has_changed(schema::ENQUEUED).then_some(due_in))

@@ -41,7 +41,7 @@ async fn try_sweep(store: &Store) -> sqlx::Result<()> {
     *store.swept.lock() = if rows.len() < AT_ONCE { Vec::new() } else { last };
     if let Some(highest) = unused.iter().map(|(_, fence)| *fence).max() {
         let names: Vec<&[u8]> = unused.iter().map(|(name, _)| name.as_slice()).collect();
-        Transaction::whole(&store.lines, schema::remove(&names, highest)).await?;
+        Transaction::whole(&store.connections, schema::remove(&names, highest)).await?;
     }
     for name in dead {
         let Some(key) = String::from_utf8(name).ok().and_then(|name| Key::try_from(name).ok())

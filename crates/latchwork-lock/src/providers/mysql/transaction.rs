@@ -1,7 +1,7 @@
 //! One edit's transaction, on a connection that is given back clean or not at all.
 
 use futures::TryStreamExt;
-use latchwork_sql::mysql::{Line, Lines, in_time, is_broken};
+use latchwork_sql::mysql::{JobConnection, JobConnections, in_time, is_broken};
 use sqlx::mysql::{MySqlQueryResult, MySqlRow};
 use sqlx::{AssertSqlSafe, Either, Executor};
 
@@ -10,18 +10,18 @@ use super::schema;
 /// The driver does not know of this transaction, since it begins and ends inside of longer
 /// messages. So whoever drops one in the middle closes the connection, and the server undoes it.
 pub(super) struct Transaction {
-    line: Line,
+    connection: JobConnection,
 }
 
 /// What the server has answered to a whole transaction.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct TransactionReply {
     pub(super) rows: Vec<MySqlRow>,
     /// One for each statement.
     done: Vec<MySqlQueryResult>,
 }
 
-impl Said {
+impl TransactionReply {
     async fn add(mut self, part: Either<MySqlQueryResult, MySqlRow>) -> sqlx::Result<Self> {
         match part {
             Either::Left(done) => self.done.push(done),
@@ -43,26 +43,37 @@ impl Said {
 
 impl Transaction {
     /// Says the [first words](schema::begin) and hears how the key stands.
-    pub(super) async fn begin(lines: &Lines, name: &[u8]) -> sqlx::Result<(Self, Vec<MySqlRow>)> {
-        let mut tx = Transaction { line: Line::open(lines).await? };
-        match tx.say(schema::begin(name)).await {
+    pub(super) async fn begin(
+        connections: &JobConnections,
+        name: &[u8],
+    ) -> sqlx::Result<(Self, Vec<MySqlRow>)> {
+        let mut tx = Transaction { connection: JobConnection::open(connections).await? };
+        match tx.send(schema::begin(name)).await {
             Ok(rows) => Ok((tx, rows)),
             Err(error) => Err(tx.fail(error).await),
         }
     }
 
     /// All of one in one message.
-    pub(super) async fn whole(lines: &Lines, words: String) -> sqlx::Result<Said> {
-        let mut tx = Transaction { line: Line::open(lines).await? };
+    pub(super) async fn whole(
+        connections: &JobConnections,
+        words: String,
+    ) -> sqlx::Result<TransactionReply> {
+        let mut tx = Transaction { connection: JobConnection::open(connections).await? };
         let words = sqlx::raw_sql(AssertSqlSafe(words));
-        let said = in_time(tx.line.fetch_many(words).try_fold(Said::default(), Said::add)).await;
+        let said = in_time(
+            tx.connection
+                .fetch_many(words)
+                .try_fold(TransactionReply::default(), TransactionReply::add),
+        )
+        .await;
         match &said {
-            Ok(_) => tx.line.heard(&said),
+            Ok(_) => tx.connection.mark_answered(&said),
             // The server has answered with an error: the session is still good for others.
             Err(error @ sqlx::Error::Database(_)) if !is_broken(error) => {
-                let undone = tx.say(schema::UNDO.to_owned()).await;
+                let undone = tx.send(schema::UNDO.to_owned()).await;
                 if undone.is_ok() {
-                    tx.line.heard(&undone);
+                    tx.connection.mark_answered(&undone);
                 }
             }
             Err(_) => {}
@@ -72,11 +83,14 @@ impl Transaction {
 
     /// All of one in one message, whose words set and restore what [`begin`](schema::begin) does;
     /// the rows that it answers.
-    pub(super) async fn in_one(lines: &Lines, words: String) -> sqlx::Result<Vec<MySqlRow>> {
-        let mut tx = Transaction { line: Line::open(lines).await? };
-        match tx.say(words).await {
+    pub(super) async fn in_one(
+        connections: &JobConnections,
+        words: String,
+    ) -> sqlx::Result<Vec<MySqlRow>> {
+        let mut tx = Transaction { connection: JobConnection::open(connections).await? };
+        match tx.send(words).await {
             Ok(rows) => {
-                tx.line.heard(&Ok(()));
+                tx.connection.mark_answered(&Ok(()));
                 Ok(rows)
             }
             Err(error) => Err(tx.fail(error).await),
@@ -85,9 +99,9 @@ impl Transaction {
 
     /// Says the last statements and commits, in one message.
     pub(super) async fn commit(mut self, last: String) -> sqlx::Result<()> {
-        match self.say(last + schema::COMMIT).await {
+        match self.send(last + schema::COMMIT).await {
             Ok(rows) => {
-                self.line.heard(&Ok(rows));
+                self.connection.mark_answered(&Ok(rows));
                 Ok(())
             }
             Err(error) => Err(self.fail(error).await),
@@ -96,9 +110,9 @@ impl Transaction {
 
     /// Undoes it.
     pub(super) async fn roll_back(mut self) -> sqlx::Result<()> {
-        let undone = self.say(schema::ROLLBACK.to_owned()).await.map(drop);
+        let undone = self.send(schema::ROLLBACK.to_owned()).await.map(drop);
         if undone.is_ok() {
-            self.line.heard(&undone);
+            self.connection.mark_answered(&undone);
         }
         undone
     }
@@ -111,7 +125,7 @@ impl Transaction {
         error
     }
 
-    async fn say(&mut self, words: String) -> sqlx::Result<Vec<MySqlRow>> {
-        in_time(self.line.fetch_all(sqlx::raw_sql(AssertSqlSafe(words)))).await
+    async fn send(&mut self, words: String) -> sqlx::Result<Vec<MySqlRow>> {
+        in_time(self.connection.fetch_all(sqlx::raw_sql(AssertSqlSafe(words)))).await
     }
 }

@@ -1,52 +1,50 @@
-//! From an address or a pool to a provider.
-
-use std::sync::Arc;
+//! From an address or a pool to a store.
 
 use latchwork_sql::postgres::{self, Settings};
 use sqlx::postgres::PgPool;
 
-use super::provider::PostgresLockProvider;
-use super::store::Store;
-use super::{error, schema, watcher};
-use crate::desk::Desk;
+use super::store::{BACKGROUND, Store};
+use super::{error, schema};
 use crate::{Error, Result, SystemClock};
 
 const OPENING: &str = "opening the database";
 
 /// Opens what `postgres://…` names.
-pub(super) async fn connect(address: &str) -> Result<PostgresLockProvider> {
+pub(super) async fn connect(address: &str) -> Result<Store> {
     let settings = Settings::default();
     let options = postgres::options(address, &settings)
         .map_err(|e| Error::invalid_argument("url", e.message))?;
-    // The address alone may know that a pooler stands between, and the driver does not tell.
-    let told = url::Url::parse(address).is_ok_and(|url| {
+    // Only the address may tell that there is a pooler in between.
+    let is_pooled = url::Url::parse(address).is_ok_and(|url| {
         url.query_pairs().any(|pair| pair == ("statement-cache-capacity".into(), "0".into()))
     });
-    watcher::run(OPENING, async move {
-        let (pool, server) =
-            postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !told && !server.lends_sessions).await
-    })
-    .await
+    BACKGROUND
+        .run(OPENING, async move {
+            let (pool, server) =
+                postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
+            store(pool, !is_pooled && !server.lends_sessions).await
+        })
+        .await
 }
 
 /// Uses a pool that the caller has made.
-pub(super) async fn from_pool(pool: PgPool) -> Result<PostgresLockProvider> {
-    watcher::run(OPENING, async move {
-        let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        provider(pool, !server.lends_sessions).await
-    })
-    .await
+pub(super) async fn from_pool(pool: PgPool) -> Result<Store> {
+    BACKGROUND
+        .run(OPENING, async move {
+            let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
+            store(pool, !server.lends_sessions).await
+        })
+        .await
 }
 
-async fn provider(pool: PgPool, own_sessions: bool) -> Result<PostgresLockProvider> {
+async fn store(pool: PgPool, own_sessions: bool) -> Result<Store> {
     postgres::migrate(&pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    let store = Store::new(pool, own_sessions, SystemClock::shared(), Arc::new(Desk::default()));
+    let store = Store::new(pool, own_sessions, SystemClock::shared());
     if let Err(error) = store.raise_fences().await {
-        // It needs a right that locking does not, and is for the day after a disaster only.
+        // It needs a privilege that locking does not, and matters only after a restore.
         tracing::debug!(%error, "the fences were not compared with the clock");
     }
-    Ok(PostgresLockProvider::of(store))
+    Ok(store)
 }

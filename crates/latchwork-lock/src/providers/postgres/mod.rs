@@ -29,10 +29,15 @@
 //! that the process lives: the waiters of a dead one are passed over as soon as one of them has missed
 //! its turn, or after some seconds, and removed later (see `coordination/liveness.rs`).
 
-mod batch;
+mod acquire;
+mod batches;
 mod config;
+mod connections;
 mod error;
 mod fence_gate;
+mod message;
+mod notify;
+mod open_requests;
 mod provider;
 mod record;
 mod release;
@@ -40,9 +45,6 @@ mod schema;
 mod scripts;
 mod store;
 mod transaction;
-mod unanswered;
-mod wait;
-mod watcher;
 
 pub use fence_gate::PostgresFenceGate;
 pub use provider::PostgresLockProvider;

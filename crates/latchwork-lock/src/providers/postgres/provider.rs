@@ -1,18 +1,24 @@
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use sqlx::postgres::PgPool;
 use tokio::sync::watch::Sender;
 
-use super::batch::Lanes;
+use super::batches::Batches;
 use super::error::NAME;
-use super::record::{self, Asker};
+use super::notify::Notifier;
+use super::record::{self, RequesterInfo};
 use super::schema::{LAYER, MIGRATIONS};
-use super::store::{Edit, Store};
-use super::{config, release, wait, watcher};
-use crate::rules::{CLAIM_WINDOW, Rules};
+use super::store::{BACKGROUND, Edit, Store};
+use super::{acquire, config, release};
+use crate::coordination;
+use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
+use crate::coordination::cancel::CancelOnDrop;
+use crate::coordination::polling::poll_waiters;
+use crate::coordination::waiters::WaiterRegistry;
+use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
     Key, LockProvider, Page, PageRequest, Proof, Result, Token,
@@ -20,6 +26,12 @@ use crate::{
 
 /// After this many requests somebody looks for what the killed have left.
 const SWEEP_EVERY: u32 = 1_000;
+
+/// How long after its start a process looks for it.
+const SOON: Duration = Duration::from_secs(2);
+
+/// One in this many looks at once.
+const SHORT_STARTS: u32 = 16;
 
 /// Locks between machines, in a PostgreSQL database; clones share them.
 ///
@@ -42,9 +54,9 @@ const SWEEP_EVERY: u32 = 1_000;
 /// ```
 #[derive(Clone)]
 pub struct PostgresLockProvider {
-    pub(super) store: Arc<Store>,
+    store: Arc<Store>,
     /// Ends with the last clone.
-    pub(super) lanes: Arc<Lanes>,
+    batches: Arc<Batches>,
     /// Dropped with the last clone, which ends the watch.
     watching: Arc<OnceLock<Sender<()>>>,
     asked: Arc<AtomicU32>,
@@ -54,7 +66,7 @@ impl PostgresLockProvider {
     /// Opens a database by its address, and makes the tables where they are missing.
     ///
     /// The address is libpq's: `postgres://user:password@host:port/database?sslmode=verify-full`.
-    /// Behind pgbouncer in transaction mode waiters look at every tick; that it is there is found
+    /// Behind pgbouncer, in any mode, waiters look at every tick; that it is there is found
     /// out, or said with `statement-cache-capacity=0`.
     ///
     /// # Errors
@@ -63,7 +75,7 @@ impl PostgresLockProvider {
     /// missing rights, a replica, too old), [`Unavailable`](crate::ErrorKind::Unavailable) when
     /// nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address).await
+        Ok(Self::of(config::connect(address).await?))
     }
 
     /// Uses the caller's own pool.
@@ -75,7 +87,7 @@ impl PostgresLockProvider {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn from_pool(pool: PgPool) -> Result<Self> {
-        config::from_pool(pool).await
+        Ok(Self::of(config::from_pool(pool).await?))
     }
 
     /// How many releases of dropped guards and requests are not done yet.
@@ -83,7 +95,7 @@ impl PostgresLockProvider {
     /// While it is 128 or more, new requests wait for them, a second at the most: so it stays below
     /// that plus the number of guards and requests that there are at a time.
     pub fn pending_releases(&self) -> usize {
-        self.lanes.releases.pending()
+        self.batches.releases.pending()
     }
 
     /// The tables as SQL, for those who let nobody but themselves create any.
@@ -91,35 +103,28 @@ impl PostgresLockProvider {
         latchwork_sql::postgres::script(LAYER, &MIGRATIONS)
     }
 
-    pub(super) fn of(store: Store) -> Self {
-        let lanes = Arc::new(Lanes::open(store));
+    fn of(store: Store) -> Self {
+        let batches = Arc::new(Batches::new(store));
         let provider = PostgresLockProvider {
-            store: lanes.store.clone(),
-            lanes,
+            store: batches.store.clone(),
+            batches,
             watching: Arc::default(),
             asked: Arc::default(),
         };
-        provider.sweep();
+        // A process that lives for long sweeps soon, and of those that do not some do: to run a short
+        // command under a lock should not cost a second connection.
+        let at_once = rand::random_ratio(1, SHORT_STARTS);
+        provider.sweep(if at_once { Duration::ZERO } else { SOON });
         provider
     }
 
-    /// Sees to it that somebody looks after the waiters.
-    pub(super) fn watch(&self) {
-        self.watching.get_or_init(|| {
-            let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
-                runtime.spawn(watcher::watch(self.store.clone(), gone.subscribe()));
-            }
-            gone
-        });
-        self.store.desk.wake_watcher();
-    }
-
     /// Removes what is left of keys whose holders were killed and that nobody has asked for since.
-    fn sweep(&self) {
-        let store = self.store.clone();
-        let Ok(runtime) = watcher::runtime() else { return };
+    fn sweep(&self, after: Duration) {
+        let store = Arc::downgrade(&self.store);
+        let Ok(runtime) = BACKGROUND.handle() else { return };
         runtime.spawn(async move {
+            tokio::time::sleep(after).await;
+            let Some(store) = store.upgrade() else { return };
             for key in store.left_over().await.unwrap_or_default() {
                 if let Err(error) = store.edit("sweeping", &key, |_, _| ()).await {
                     tracing::debug!(%key, %error, "what is left of a key was not removed");
@@ -133,10 +138,10 @@ impl PostgresLockProvider {
         &self,
         during: &'static str,
         key: &Key,
-        change: impl FnOnce(&mut Rules<Asker>, &mut Edit) -> T + Send + 'static,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T + Send + 'static,
     ) -> Result<T> {
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
+        BACKGROUND.run(during, async move { Ok(store.edit(during, &key, change).await?.0) }).await
     }
 }
 
@@ -165,9 +170,10 @@ impl LockProvider for PostgresLockProvider {
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
         if self.asked.fetch_add(1, Ordering::Relaxed) % SWEEP_EVERY == SWEEP_EVERY - 1 {
-            self.sweep();
+            self.sweep(Duration::ZERO);
         }
-        wait::acquire(self, request).await
+        self.batches.releases.room(&*self.store.clock).await;
+        coordination::acquire::acquire(self, request, record::id(request.token)).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
@@ -176,11 +182,11 @@ impl LockProvider for PostgresLockProvider {
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
-        release::release(&self.lanes, proof.key, record::id(proof.token)).await
+        release::release(&self.batches, proof.key, record::id(proof.token)).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        release::later(&self.lanes, proof.key.clone(), record::id(proof.token));
+        release::later(&self.batches, proof.key.clone(), record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
@@ -191,18 +197,19 @@ impl LockProvider for PostgresLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = Asker::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
-        let wanted = Wanted::default();
-        let is_wanted = wanted.0.clone();
+        let here =
+            RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let caller = CancelOnDrop::new();
+        let is_cancelled = caller.flag();
         self.edit("resuming", proof.key, move |rules, edit| {
-            // Under the lock: the release that follows a dropped question may have been here before
-            // it, and would not come again.
-            if !is_wanted.load(Ordering::Acquire) {
+            // Under the key's lock: the release that follows a dropped request may have been here
+            // before it, and would not come again.
+            if is_cancelled.is_cancelled() {
                 return None;
             }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here;
+                held.requester.extra = here;
             }
             Some(grant)
         })
@@ -212,45 +219,61 @@ impl LockProvider for PostgresLockProvider {
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         const DURING: &str = "inspecting";
         let (store, key) = (self.store.clone(), key.clone());
-        watcher::run(DURING, async move {
-            let (rules, now) = store.peek(DURING, &key).await?;
-            Ok(record::reporter(now).inspection(key.as_str(), &rules, Asker::label))
-        })
-        .await
+        BACKGROUND
+            .run(DURING, async move {
+                let (rules, now) = store.peek(DURING, &key).await?;
+                Ok(record::reporter(now).inspection(key.as_str(), &rules, RequesterInfo::label))
+            })
+            .await
     }
 
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         self.edit("breaking", key, move |rules, edit| {
             let report = record::reporter(edit.now);
             let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
+            broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
     }
 
     async fn close(&self) {
-        self.lanes.releases.flush().await;
+        self.batches.releases.flush().await;
     }
 }
 
-/// Somebody waits for the answer, until this is dropped.
-struct Wanted(Arc<AtomicBool>);
-
-impl Default for Wanted {
-    fn default() -> Self {
-        Wanted(Arc::new(AtomicBool::new(true)))
+impl AcquireBackend for PostgresLockProvider {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.store.clock
     }
-}
 
-impl Drop for Wanted {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.store.waiters
+    }
+
+    async fn attempt(&self, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+        acquire::attempt(&self.batches, attempt).await
+    }
+
+    fn watch_waiters(&self) {
+        self.watching.get_or_init(|| {
+            let stop = Sender::new(());
+            if let Ok(runtime) = BACKGROUND.handle() {
+                let (store, stopped) = (self.store.clone(), stop.subscribe());
+                runtime.spawn(async { poll_waiters(Notifier::start(store), stopped).await });
+            }
+            stop
+        });
+        self.store.waiters.wake_idle_poller();
+    }
+
+    fn release_later(&self, key: &Key, id: Id) {
+        release::later(&self.batches, key.clone(), id);
     }
 }
 

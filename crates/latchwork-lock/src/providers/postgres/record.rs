@@ -8,10 +8,13 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::store::ALIVE;
 use crate::coordination::liveness::{Absent, Session};
-use crate::rules::{Held, Id, Party, Reporter, Rules};
+use crate::reporter::Reporter;
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
+
+/// How long a process is believed to be alive after a heartbeat.
+pub(super) const ALIVE: Duration = Duration::from_secs(6);
 
 /// One who holds or waits, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,7 +41,7 @@ pub(super) struct Row {
 
 /// What is remembered of whoever asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     pub(super) process: Arc<str>,
     pub(super) client: Arc<str>,
     /// In the queue; none for one that has just come.
@@ -48,10 +51,10 @@ pub(super) struct Asker {
     alive: Moment,
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn new(process: &Arc<str>, client: &Arc<str>, until: Moment) -> Self {
         let (process, client) = (process.clone(), client.clone());
-        Asker { process, client, place: None, until, alive: Moment::NEVER }
+        RequesterInfo { process, client, place: None, until, alive: Moment::NEVER }
     }
 
     pub(super) fn label(&self) -> String {
@@ -59,7 +62,7 @@ impl Asker {
     }
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = Arc<str>;
 
     fn client(&self) -> &Arc<str> {
@@ -77,34 +80,38 @@ pub(super) fn rules(
     rows: &[Row],
     client: &Arc<str>,
     now: Moment,
-) -> Result<(Rules<Asker>, Absent<Asker>), String> {
+) -> Result<(Rules<RequesterInfo>, Absent<RequesterInfo>), String> {
     let mut rules = Rules::default();
     for row in rows {
-        let party = row.party()?;
+        let requester = row.requester()?;
         match row.fence {
             Some(fence) => {
                 let fence = fence_of(fence);
                 rules.last_fence = rules.last_fence.max(Some(fence));
-                rules.holders.push(Held {
-                    party: party.into(),
+                rules.holders.push(HolderState {
+                    requester: requester.into(),
                     fence,
                     previous: row.previous.map(fence_of),
                     expires: row.expires_us.map_or(Moment::default(), moment),
                     claimed: row.claimed,
                 });
             }
-            None if party.extra.until > now => rules.queue.push_back(party.into()),
+            None if requester.extra.until > now => rules.queue.push_back(requester.into()),
             None => {}
         }
     }
     rules.holders.sort_by_key(|held| held.fence);
-    rules.queue.make_contiguous().sort_by_key(|party| party.extra.place);
+    rules.queue.make_contiguous().sort_by_key(|requester| requester.extra.place);
     let absent = rules.set_absent_aside(client, ALIVE, now);
     Ok((rules, absent))
 }
 
 /// The rows that say what the rules say, and those of the waiters who are passed over.
-pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Party<Asker>>]) -> Vec<Row> {
+pub(super) fn rows(
+    key: &Key,
+    rules: &Rules<RequesterInfo>,
+    silent: &[Box<Requester<RequesterInfo>>],
+) -> Vec<Row> {
     let waiting = || rules.queue.iter().chain(silent);
     let mut place = waiting().filter_map(|w| w.extra.place).max().unwrap_or(0);
     let holders = rules.holders.iter().map(|held| Row {
@@ -112,19 +119,19 @@ pub(super) fn rows(key: &Key, rules: &Rules<Asker>, silent: &[Box<Party<Asker>>]
         previous: held.previous.map(number),
         expires_us: Some(micros(held.expires)),
         claimed: held.claimed,
-        ..Row::of(key, &held.party)
+        ..Row::of(key, &held.requester)
     });
     let mut rows: Vec<Row> = holders.collect();
-    rows.extend(waiting().map(|party| {
-        let place = party.extra.place.unwrap_or_else(|| {
+    rows.extend(waiting().map(|requester| {
+        let place = requester.extra.place.unwrap_or_else(|| {
             place += 1;
             place
         });
-        let until = party.extra.until;
+        let until = requester.extra.until;
         Row {
             place: Some(place),
             until_us: (until != Moment::NEVER).then(|| micros(until)),
-            ..Row::of(key, party)
+            ..Row::of(key, requester)
         }
     }));
     rows
@@ -147,7 +154,7 @@ pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
     let row: Row = serde_json::from_str(row).ok()?;
     let (rules, _) = rules(std::slice::from_ref(&row), &row.client, now).ok()?;
     let held = rules.holders.first()?;
-    Some(Box::new(reporter(now).holder(held, held.party.extra.label())))
+    Some(Box::new(reporter(now).holder(held, held.requester.extra.label())))
 }
 
 /// By one reading of the server's clock.
@@ -167,17 +174,17 @@ impl Row {
         self.fence.is_none() && *self.client == *client
     }
 
-    fn of(key: &Key, party: &Party<Asker>) -> Row {
+    fn of(key: &Key, requester: &Requester<RequesterInfo>) -> Row {
         Row {
             key: key.as_str().to_owned(),
-            id: hex(party.id),
-            shared: party.mode == Mode::Shared,
-            owner: party.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-            note: party.note.clone(),
-            process: party.extra.process.clone(),
-            client: party.extra.client.clone(),
-            ttl_us: ttl_micros(party.ttl),
-            since_us: micros(party.since),
+            id: hex(requester.id),
+            shared: requester.mode == Mode::Shared,
+            owner: requester.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            note: requester.note.clone(),
+            process: requester.extra.process.clone(),
+            client: requester.extra.client.clone(),
+            ttl_us: ttl_micros(requester.ttl),
+            since_us: micros(requester.since),
             place: None,
             until_us: None,
             fence: None,
@@ -188,17 +195,17 @@ impl Row {
         }
     }
 
-    fn party(&self) -> Result<Party<Asker>, String> {
+    fn requester(&self) -> Result<Requester<RequesterInfo>, String> {
         let id = (self.id.len() == 32).then(|| Id::from_str_radix(&self.id, 16).ok()).flatten();
         let owner = self.owner.as_deref().map(Owner::new).transpose();
-        Ok(Party {
+        Ok(Requester {
             id: id.ok_or("its id is no hexadecimal number")?,
             mode: if self.shared { Mode::Shared } else { Mode::Exclusive },
             owner: owner.map_err(|error| error.to_string())?,
             note: self.note.clone(),
             ttl: Duration::from_micros(self.ttl_us.max(0).unsigned_abs()),
             since: moment(self.since_us),
-            extra: Asker {
+            extra: RequesterInfo {
                 process: self.process.clone(),
                 client: self.client.clone(),
                 place: self.place,
@@ -247,6 +254,15 @@ pub(super) fn fence_of(number: i64) -> Fence {
 
 pub(super) fn number(fence: Fence) -> i64 {
     i64::try_from(fence.get()).unwrap_or(i64::MAX)
+}
+
+/// A row of JSON that a function of the schema has answered.
+pub(super) fn decode<T: for<'a> serde::Deserialize<'a>>(json: &str) -> sqlx::Result<T> {
+    serde_json::from_str(json).map_err(|error| sqlx::Error::Decode(Box::new(error)))
+}
+
+pub(super) fn id_from_hex(hex: &str) -> Option<Id> {
+    Id::from_str_radix(hex, 16).ok()
 }
 
 #[cfg(test)]

@@ -1,87 +1,65 @@
-//! Giving back, and the releases that drops have queued (L21).
+//! Releases: those that a caller waits for, and those that drops have queued (L21).
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::batch::Lanes;
+use super::batches::Batches;
 use super::error;
-use super::scripts::{self, Give};
-use super::store::{Store, is_held_up};
-use super::watcher::{run, runtime};
-use crate::coordination::deferred_release::{Backend, Lease};
+use super::message::BatchOutcome;
+use super::scripts::{self, ReleaseCall};
+use super::store::{BACKGROUND, Store, is_held_up};
+use crate::coordination::deferred_release::{Lease, ReleaseBackend};
 use crate::rules::Id;
-use crate::{Error, Key, Result};
+use crate::{Key, Result};
 
 const DURING: &str = "releasing";
 
-/// How long a release lets the question before it go first. That may lie in a runtime which somebody
-/// blocks; what it gets when it is late, it gives back itself.
-const QUESTION: Duration = Duration::from_secs(1);
+/// How long a release lets the request before it go first. That may be in a runtime whose threads are
+/// blocked; a grant that it gets late, it releases itself.
+const REQUEST: Duration = Duration::from_secs(1);
 
-/// Queues a release: after the question that may still be under way, which was dropped. On
-/// another connection it might come before that.
-pub(super) fn later(lanes: &Lanes, key: Key, id: Id) {
-    let store = &lanes.store;
-    if !store.unanswered.is_open(id) {
-        return lanes.releases.defer(key, id);
+/// Queues a release, after the request that was dropped and may still be in flight: on another
+/// connection the release might overtake it.
+pub(super) fn later(batches: &Batches, key: Key, id: Id) {
+    let store = &batches.store;
+    if !store.open_requests.is_open(id) {
+        return batches.releases.defer(key, id);
     }
     let store = store.clone();
-    lanes.releases.defer_until(key, id, async move {
-        let _ = timeout(QUESTION, store.unanswered.over(id)).await;
+    batches.releases.defer_until(key, id, async move {
+        let _ = timeout(REQUEST, store.open_requests.closed(id)).await;
     });
 }
 
-impl Backend for Store {
+impl ReleaseBackend for Store {
     fn spawn(&self, job: BoxFuture<'static, ()>) -> Result<()> {
-        runtime()?.spawn(job);
+        BACKGROUND.handle()?.spawn(job);
         Ok(())
     }
 
     async fn release_together(&self, leases: &[Lease]) -> Result<Vec<Lease>> {
-        match scripts::give_together(self, leases).await {
+        match scripts::release_together(self, leases).await {
             Ok(left) => Ok(left),
-            // Somebody is stopped in the middle of an edit of one of them.
+            // A process is stopped in the middle of an edit of one of them.
             Err(error) if is_held_up(&error) => Ok(leases.to_vec()),
             Err(error) => Err(error::driver(DURING, error)),
         }
     }
 
     async fn release(&self, key: &Key, id: Id) -> Result<bool> {
-        by_rules(self, key, id, None).await
+        self.release_by_rules(key, id, None).await
     }
 }
 
 /// Ends a lease, or leaves the queue. True when it was held and had not run out.
-pub(super) async fn release(lanes: &Lanes, key: &Key, id: Id) -> Result<bool> {
-    let lost = match lanes.give(Give::new(key, id)).await? {
-        Ok(Some(held)) => return Ok(held),
-        Ok(None) => None,
-        Err(lost) => Some(lost),
+pub(super) async fn release(batches: &Batches, key: &Key, id: Id) -> Result<bool> {
+    let lost = match batches.release(ReleaseCall::new(key, id)).await? {
+        BatchOutcome::Done(held) => return Ok(held),
+        BatchOutcome::UseRules => None,
+        BatchOutcome::AnswerLost(error) => Some(error),
     };
-    let (store, key) = (lanes.store.clone(), key.clone());
-    run(DURING, async move { by_rules(&store, &key, id, lost).await }).await
-}
-
-/// The same where the rules must decide; `lost` is what became of the short way before.
-pub(super) async fn by_rules(
-    store: &Store,
-    key: &Key,
-    id: Id,
-    lost: Option<Error>,
-) -> Result<bool> {
-    let change = |rules: &mut crate::rules::Rules<_>, _: &mut _| {
-        let held = rules.release(id).is_some();
-        if !held {
-            rules.leave(id);
-        }
-        held
-    };
-    let held = store.edit(DURING, key, change).await?.0;
-    match lost {
-        // Ended by the question whose answer was lost, or before: it cannot be told.
-        Some(lost) if !held => Err(lost),
-        _ => Ok(held),
-    }
+    let (store, key) = (batches.store.clone(), key.clone());
+    BACKGROUND.run(DURING, async move { store.release_by_rules(&key, id, lost).await }).await
 }

@@ -43,12 +43,16 @@ pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
 /// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
-/// below the clock, and is not overtaken by an older reading of it.
-pub(super) const RAISE: &str = "
-SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f,
-    (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t
-WHERE t.now_us > f.last_value + 60000000
-";
+/// below the clock, and is not overtaken by an older reading of it. One message, since every start
+/// sends it.
+pub(super) fn raise(turn: i64) -> String {
+    format!(
+        "{}; SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f, \
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t \
+         WHERE t.now_us > f.last_value + 60000000; {COMMIT}",
+        begin(turn)
+    )
+}
 
 /// Asks for leases: see the function.
 pub(super) const ASK: &str =
@@ -67,7 +71,7 @@ pub(super) const GIVE: &str = "SELECT * FROM latchwork_lock_give($1, $2, $3, $4)
 
 /// The same without parameters, with the number of each key's lock, in the order of these. Names
 /// are in hexadecimal, so that none can be taken for a part of the statement.
-pub(super) fn give(client: &str, leases: &[(i64, &Lease)]) -> String {
+pub(super) fn release_all(client: &str, leases: &[(i64, &Lease)]) -> String {
     let list = |of: &dyn Fn(i64, &Lease) -> String| {
         leases.iter().map(|(turn, lease)| of(*turn, lease)).collect::<Vec<_>>().join(",")
     };
@@ -162,13 +166,14 @@ LIMIT 100
 "#;
 
 /// How all waiters of a process stand: granted or not, and how long until something of their key
-/// runs out. First in line first.
-pub(super) fn look(client: &str) -> String {
+/// runs out. First in the queue first. The last column is the server's time.
+pub(super) fn waiter_statuses(client: &str) -> String {
     format!(
-        "SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
-         WHERE h.key = w.key AND h.fence IS NOT NULL) \
-         - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
-         FROM latchwork_lock w WHERE w.client = '{client}' AND NOT w.claimed \
+        "WITH t AS MATERIALIZED \
+         (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) \
+         SELECT w.id, w.key, w.fence IS NOT NULL, (SELECT min(h.expires_us) FROM latchwork_lock h \
+         WHERE h.key = w.key AND h.fence IS NOT NULL) - t.now_us, t.now_us \
+         FROM t, latchwork_lock w WHERE w.client = '{client}' AND NOT w.claimed \
          ORDER BY w.place NULLS FIRST"
     )
 }

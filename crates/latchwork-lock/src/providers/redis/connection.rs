@@ -8,103 +8,111 @@ use parking_lot::Mutex;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
 
+use super::error::NAME;
 use super::scripts;
+use crate::coordination::background::Background;
 
-/// How long a server may take to answer, and to be reached.
-const ANSWER: Duration = Duration::from_secs(3);
-const REACH: Duration = Duration::from_secs(2);
+/// The runtime that all Redis providers of this process share: for what must outlive the caller's
+/// runtime, and for the requests of callers without a runtime of several threads.
+pub(super) static BACKGROUND: Background = Background::new(NAME);
 
-/// A connection that can be used by several at a time.
-pub(super) trait Connection: ConnectionLike + Send + Sync {
-    fn share(&self) -> Box<dyn Connection>;
+/// How long a reply may take.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long connecting may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A connection that several tasks can use at a time.
+pub(super) trait SharedConnection: ConnectionLike + Send + Sync {
+    fn share(&self) -> Box<dyn SharedConnection>;
 }
 
-impl<C: ConnectionLike + Clone + Send + Sync + 'static> Connection for C {
-    fn share(&self) -> Box<dyn Connection> {
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> SharedConnection for C {
+    fn share(&self) -> Box<dyn SharedConnection> {
         Box::new(self.clone())
     }
 }
 
-/// The connection to the server, opened again when it is lost.
-pub(super) struct Line {
+/// A connection to the server that is opened again when it is lost.
+pub(super) struct Connection {
     pub(super) client: Client,
-    /// The caller's own, which opens itself again.
-    given: Option<Box<dyn Connection>>,
-    /// Ours. Whoever sends has it in the order in which they came, also while it is opened: a release
-    /// must not overtake its request.
+    /// The caller's own connection, which reconnects by itself.
+    given: Option<Box<dyn SharedConnection>>,
+    /// Our own. The lock is fair, so that messages keep their order while it is being opened: a
+    /// release must not overtake its request.
     open: tokio::sync::Mutex<Option<MultiplexedConnection>>,
-    /// How many of ours were opened, and which of them nobody is to use any more.
+    /// How many were opened.
     opened: AtomicU64,
-    forgotten: AtomicU64,
-    /// How often none could be opened, and why.
+    /// The number of the last one that must not be used any more.
+    discarded: AtomicU64,
+    /// How often none could be opened.
     failures: AtomicU64,
-    failure: Mutex<Option<RedisError>>,
-    /// The name that the server gave the script.
-    script: Arc<Mutex<Arc<str>>>,
+    last_failure: Mutex<Option<RedisError>>,
+    /// The script's hash, as the server returned it.
+    script_hash: Arc<Mutex<Arc<str>>>,
 }
 
-impl Line {
-    pub(super) fn new(client: Client, given: Option<Box<dyn Connection>>) -> Self {
-        Line::with(client, given, Arc::new(Mutex::new("".into())))
+impl Connection {
+    pub(super) fn new(client: Client, given: Option<Box<dyn SharedConnection>>) -> Self {
+        Connection::with(client, given, Arc::new(Mutex::new("".into())))
     }
 
-    /// One more to the same server, with the caller's connection or a new one.
+    /// Another connection to the same server, or the caller's own again.
     pub(super) fn another(&self) -> Self {
         let given = self.given.as_ref().map(|given| given.share());
-        Line::with(self.client.clone(), given, self.script.clone())
+        Connection::with(self.client.clone(), given, self.script_hash.clone())
     }
 
     fn with(
         client: Client,
-        given: Option<Box<dyn Connection>>,
-        script: Arc<Mutex<Arc<str>>>,
+        given: Option<Box<dyn SharedConnection>>,
+        script_hash: Arc<Mutex<Arc<str>>>,
     ) -> Self {
-        Line {
+        Connection {
             client,
             given,
             open: Default::default(),
             opened: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
+            discarded: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            failure: Mutex::default(),
-            script,
+            last_failure: Mutex::default(),
+            script_hash,
         }
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
         let (mut connection, number) = self.connection().await?;
-        let answer = connection.req_packed_command(command).await.and_then(Value::extract_error);
-        // What was cut may look alive for long: whoever is silent is not asked again. A demoted
-        // server stays what it is; behind its address there may be another one.
-        let forget = |e: &RedisError| {
+        let reply = connection.req_packed_command(command).await.and_then(Value::extract_error);
+        // A connection that was cut may look open for long, so a timeout discards it, too. A server
+        // that was demoted stays a replica, but its address may lead to the new primary.
+        let discard = |e: &RedisError| {
             e.is_unrecoverable_error() || e.is_io_error() || e.code() == Some("READONLY")
         };
-        if answer.as_ref().is_err_and(forget) {
-            self.forgotten.fetch_max(number, Ordering::AcqRel);
+        if reply.as_ref().is_err_and(discard) {
+            self.discarded.fetch_max(number, Ordering::AcqRel);
         }
-        answer
+        reply
     }
 
-    /// Whoever asks next opens another connection: behind the same address there may be another
-    /// server by now.
-    pub(super) fn forget(&self) {
-        self.forgotten.fetch_max(self.opened.load(Ordering::Acquire), Ordering::AcqRel);
+    /// Makes the next command open a new connection: the address may lead to another server by now.
+    pub(super) fn discard(&self) {
+        self.discarded.fetch_max(self.opened.load(Ordering::Acquire), Ordering::AcqRel);
     }
 
-    /// Lets the server keep the script.
-    pub(super) async fn load(&self) -> RedisResult<()> {
+    /// Makes the server keep the script.
+    pub(super) async fn load_script(&self) -> RedisResult<()> {
         let hash: String = redis::from_redis_value(self.send(&scripts::load()).await?)?;
-        *self.script.lock() = hash.into();
+        *self.script_hash.lock() = hash.into();
         Ok(())
     }
 
-    pub(super) fn script(&self) -> Arc<str> {
-        self.script.lock().clone()
+    pub(super) fn script_hash(&self) -> Arc<str> {
+        self.script_hash.lock().clone()
     }
 
     /// An open connection, and its number.
-    async fn connection(&self) -> RedisResult<(Box<dyn Connection>, u64)> {
+    async fn connection(&self) -> RedisResult<(Box<dyn SharedConnection>, u64)> {
         if let Some(given) = &self.given {
             return Ok((given.share(), 0));
         }
@@ -112,22 +120,22 @@ impl Line {
         let mut open = self.open.lock().await;
         let number = self.opened.load(Ordering::Acquire);
         if let Some(connection) = &*open
-            && number > self.forgotten.load(Ordering::Acquire)
+            && number > self.discarded.load(Ordering::Acquire)
         {
             return Ok((connection.share(), number));
         }
         *open = None;
-        // Who has waited for an attempt that failed does not make another one: a silent server would
-        // let each of a crowd wait longer than the one before.
+        // Tasks that waited for an attempt that failed share its failure: with an attempt of its own,
+        // each of them would wait one timeout longer than the one before.
         if self.failures.load(Ordering::Acquire) != failures
-            && let Some(failure) = self.failure.lock().clone()
+            && let Some(failure) = self.last_failure.lock().clone()
         {
             return Err(failure);
         }
         let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(REACH))
-            .set_response_timeout(Some(ANSWER));
-        // Apart: whoever finds it open need not carry what it takes to open it.
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+        // Boxed, so that the futures that find it open stay small.
         let opening = self.client.get_multiplexed_async_connection_with_config(&config);
         match Box::pin(opening).await {
             Ok(new) => {
@@ -136,7 +144,7 @@ impl Line {
                 Ok((Box::new(new), number))
             }
             Err(failure) => {
-                *self.failure.lock() = Some(failure.clone());
+                *self.last_failure.lock() = Some(failure.clone());
                 self.failures.fetch_add(1, Ordering::AcqRel);
                 Err(failure)
             }
@@ -150,18 +158,18 @@ mod tests {
 
     use super::*;
 
-    /// On the clock of the runtime, which stands still unless all wait.
+    /// On the runtime's clock, which advances only while all tasks wait.
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_a_connection_is_told_with_the_first_that_there_is_none() {
+    async fn tasks_that_wait_for_a_connection_share_its_failure() {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = silent.local_addr().expect("an address").port();
         let client = Client::open(format!("redis://127.0.0.1:{port}")).expect("an address");
-        let line = Line::new(client, None);
+        let connection = Connection::new(client, None);
         let ping = redis::cmd("PING");
-        let asked = futures::future::join_all((0..8).map(|_| line.send(&ping)));
-        let asked = timeout(REACH * 2, asked).await.expect("not one after another");
-        assert!(asked.iter().all(Result::is_err), "nobody answers: {asked:?}");
-        let again = timeout(REACH / 2, line.send(&ping)).await;
+        let replies = futures::future::join_all((0..8).map(|_| connection.send(&ping)));
+        let replies = timeout(CONNECT_TIMEOUT * 2, replies).await.expect("not one after another");
+        assert!(replies.iter().all(Result::is_err), "nobody answers: {replies:?}");
+        let again = timeout(CONNECT_TIMEOUT / 2, connection.send(&ping)).await;
         assert!(again.is_err(), "a failure is not kept: {again:?}");
     }
 }

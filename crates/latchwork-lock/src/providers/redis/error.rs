@@ -1,24 +1,24 @@
-//! The driver's errors as ours. No message repeats the address: it may hold a password.
+//! Converts the errors of the redis crate. No message repeats the address: it may contain a password.
 
 use redis::{ErrorKind, RedisError};
 
 use crate::Error;
 
-/// The provider's name in messages.
+/// The provider's name in error messages.
 pub(super) const NAME: &str = "redis";
 
-/// What a user of the server must be allowed, in the words of `ACL SETUSER`.
+/// The rights that the server's user needs, as `ACL SETUSER` spells them.
 pub(super) const RIGHTS: &str =
     "~latchwork:* &latchwork:* +@read +@write +@scripting +@pubsub +@connection +time +info";
 
-/// An error of the driver or an answer of the server that is one.
+/// Converts an error of the driver, or an error reply of the server.
 pub(super) fn driver(during: &'static str, error: RedisError) -> Error {
     match error.kind() {
         ErrorKind::AuthenticationFailed => server(during, "WRONGPASS", &error.to_string()),
         ErrorKind::Parse | ErrorKind::UnexpectedReturnType | ErrorKind::RESP3NotSupported => {
             let reason = format!(
                 "it does not speak Redis's protocol ({error}); check host and port, and write \
-                 rediss:// where the server wants TLS"
+                 rediss:// if the server wants TLS"
             );
             Error::backend(NAME, during, reason, None)
         }
@@ -30,95 +30,99 @@ pub(super) fn driver(during: &'static str, error: RedisError) -> Error {
     }
 }
 
-/// A script that failed for one member of a message.
-pub(super) fn script(during: &'static str, said: &str) -> Error {
-    let code = match said.split([' ', '-']).find(|word| CODES.contains(word)) {
-        // What a user may not do is told in other words inside a script.
-        None if said.contains("user executing the script") || said.contains("ACL failure") => {
+/// Converts the error that the script caught for one command of a message.
+pub(super) fn script(during: &'static str, message: &str) -> Error {
+    let code = match message.split([' ', '-']).find(|word| CODES.contains(word)) {
+        // Inside a script the server words a missing right differently.
+        None if message.contains("user executing the script")
+            || message.contains("ACL failure") =>
+        {
             "NOPERM"
         }
         code => code.unwrap_or_default(),
     };
-    server(during, code, said)
+    server(during, code, message)
 }
 
 const CODES: [&str; 6] = ["NOPERM", "OOM", "MISCONF", "READONLY", "WRONGTYPE", "FOREIGN"];
 
-/// What the server says is wrong.
-fn server(during: &'static str, code: &str, said: &str) -> Error {
+/// Converts an error reply by its code.
+fn server(during: &'static str, code: &str, message: &str) -> Error {
     let reason = match code {
-        "NOAUTH" | "WRONGPASS" => {
-            format!("the password is wrong or missing ({said}); write redis://user:password@host")
-        }
-        "NOPERM" => format!("a right is missing ({said}); allow the user: {RIGHTS}"),
+        "NOAUTH" | "WRONGPASS" => format!(
+            "the password is wrong or missing ({message}); write redis://user:password@host"
+        ),
+        "NOPERM" => format!("a right is missing ({message}); allow the user: {RIGHTS}"),
         "WRONGTYPE" | "FOREIGN" => format!(
-            "what it keeps for this key is not from this version of Latchwork ({said}); \
+            "what is stored for this key is not from this version of Latchwork ({message}); \
              delete it once nobody uses it"
         ),
-        "OOM" => format!("it is out of memory ({said}); raise maxmemory"),
-        "MISCONF" => format!("it cannot save its data, and so takes no writes ({said})"),
+        "OOM" => format!("the server is out of memory ({message}); raise maxmemory"),
+        "MISCONF" => {
+            format!("the server cannot save its data, and so accepts no writes ({message})")
+        }
         "MOVED" | "ASK" | "CROSSSLOT" => CLUSTER.to_owned(),
-        // A server that was demoted: whoever connects again may meet the new one.
+        // READONLY: the server was demoted, and a new connection may reach the new primary.
         "READONLY" | "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY"
-        | "NOREPLICAS" => return Error::unavailable(NAME, during, said, None),
-        _ => format!("it says {said:?}"),
+        | "NOREPLICAS" => return Error::unavailable(NAME, during, message, None),
+        _ => format!("the server replied {message:?}"),
     };
     Error::backend(NAME, during, reason, None)
 }
 
-/// An error before the server could answer.
+/// Converts an error that occurred before the server could reply.
 fn io(during: &'static str, error: RedisError) -> Error {
-    let said = error.to_string();
-    if is_tls(&said) {
+    let message = error.to_string();
+    if is_tls(&message) {
         return Error::backend(
             NAME,
             during,
             format!(
-                "the TLS connection failed ({said}); name the certificate authority with \
+                "the TLS connection failed ({message}); name the certificate authority with \
                  ?tls-ca=FILE, check the host's name, and write redis:// if the server has no TLS"
             ),
             Some(Box::new(error)),
         );
     }
     let reason = if error.is_connection_refusal() {
-        format!("nobody listens there ({said}); check host and port")
+        format!("nobody listens there ({message}); check host and port")
     } else if error.is_timeout() {
         "it did not answer in time (nor does a server without TLS answer rediss://)".to_owned()
     } else {
-        said
+        message
     };
     Error::unavailable(NAME, during, reason, Some(Box::new(error)))
 }
 
-/// By its words: the driver hides the error's type.
-fn is_tls(said: &str) -> bool {
+/// Recognises TLS errors by their text, since the driver hides the error's type.
+fn is_tls(message: &str) -> bool {
     ["certificate", "corrupt message", "fatal alert", "TLS", "tls"]
         .iter()
-        .any(|word| said.contains(word))
+        .any(|word| message.contains(word))
 }
 
-/// Why a cluster is refused.
+/// Why a cluster is rejected.
 pub(super) const CLUSTER: &str = "it is a node of a Redis Cluster, which is not supported: a lock \
-     and what tells its waiters would be on several servers; use one server, with a replica";
+     and the channels of its waiters would be on several servers; use one server, with a replica";
 
-/// An answer that another program or version must have caused.
+/// The error for a reply that another program or version must have caused.
 pub(super) fn unreadable(during: &'static str) -> Error {
     Error::backend(
         NAME,
         during,
-        "what it answered is not readable; let all processes that lock here run the same version, \
-         and nobody else write keys that begin with latchwork:",
+        "its reply is not readable; let all processes that lock here run the same version, and \
+         nobody else write keys that begin with latchwork:",
         None,
     )
 }
 
-/// A release whose answer was lost, and that found nothing when it was asked again.
-pub(super) fn lost_answer(during: &'static str) -> Error {
-    let reason = "the connection broke before it answered; whether the lease was held is not known";
+/// The error for a release whose reply was lost, and that found nothing when it was repeated.
+pub(super) fn reply_lost(during: &'static str) -> Error {
+    let reason = "the connection broke before it replied; it is unknown whether the lease was held";
     Error::unavailable(NAME, during, reason, None)
 }
 
-/// Nobody is left to do it.
-pub(super) fn gone(during: &'static str) -> Error {
+/// The error for a command whose runtime has ended.
+pub(super) fn runtime_ended(during: &'static str) -> Error {
     Error::unavailable(NAME, during, "the runtime is shutting down", None)
 }

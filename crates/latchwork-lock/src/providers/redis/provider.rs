@@ -1,29 +1,31 @@
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::ConnectionLike;
-use tokio::sync::watch::Sender;
+use redis::{Client, RedisError};
 
+use super::connection::{BACKGROUND, Connection, SharedConnection};
 use super::error::NAME;
-use super::release::Releases;
+use super::notify::Notifier;
 use super::store::Store;
-use super::{config, record, wait, watcher};
+use super::{acquire, config, error, record};
 use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Page, PageRequest, Proof, Result, Token,
+    Key, LockProvider, Page, PageRequest, Proof, Result, SystemClock, Token,
 };
 
 /// Locks between machines, in a Redis server (6.2 or later, or one that behaves like it); clones
 /// share them.
 ///
-/// Taking a lease and giving it back are one message each, and many of one process share a message.
-/// One more connection listens once somebody waits. Everything is stored under names that begin with
-/// `latchwork:`, and nothing of a key that nobody uses but one fence for all.
+/// Acquiring a lease and releasing it are one message each, and many of one process share a message.
+/// One more connection subscribes to notifications once the process waits for a key. Everything is
+/// stored under names that begin with `latchwork:`; for keys that nobody uses, only one fence for all
+/// of them is kept.
 ///
 /// Not durable: a server that restarts without its data, or a fail-over to a replica that lags
-/// behind, ends leases early. Fences grow even then, so guard what must not happen twice with them.
+/// behind, ends leases early. Fences grow even then: guard what must not happen twice with them.
 /// The server must not evict keys: `maxmemory-policy noeviction`.
 ///
 /// ```no_run
@@ -38,10 +40,9 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct RedisLockProvider {
-    pub(super) store: Arc<Store>,
-    pub(super) releases: Arc<Releases>,
-    /// Dropped with the last clone, which ends the watch.
-    watching: Arc<OnceLock<Sender<()>>>,
+    store: Arc<Store>,
+    /// Stops when the last clone is dropped.
+    notifier: Arc<Notifier>,
 }
 
 impl RedisLockProvider {
@@ -49,57 +50,57 @@ impl RedisLockProvider {
     /// TLS, or `redis+unix:///socket`.
     ///
     /// With TLS the system's certificate authorities are trusted, or the one in the file that
-    /// `?tls-ca=` names; `tls-cert` and `tls-key` name a certificate of our own. All are PEM files.
+    /// `?tls-ca=` names; `tls-cert` and `tls-key` name a client certificate. All are PEM files.
     ///
     /// # Errors
-    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is not legal,
     /// [`Backend`](crate::ErrorKind::Backend) for a server that cannot be used (wrong password,
     /// missing rights, a replica, too old), [`NotSupported`](crate::ErrorKind::NotSupported) for
     /// Cluster and Sentinel, [`Unavailable`](crate::ErrorKind::Unavailable) when nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        config::connect(address).await
+        Self::open(config::client(address)?, None).await
     }
 
-    /// Uses the caller's own client, with connections that the provider opens by it.
+    /// Uses the caller's own client to open connections.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
-    pub async fn from_client(client: redis::Client) -> Result<Self> {
-        config::open(client, None).await
+    pub async fn from_client(client: Client) -> Result<Self> {
+        Self::open(client, None).await
     }
 
     /// Uses the caller's own connection, such as a `MultiplexedConnection` or a `ConnectionManager`,
-    /// for everything but notices; those are heard on a connection that is opened by the client.
+    /// for everything but notifications; those arrive on a connection that the client opens.
     ///
-    /// It goes on as long as the runtime in which the connection was made.
+    /// It works for as long as the runtime in which the connection was opened.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
-    pub async fn from_connection<C>(connection: C, client: redis::Client) -> Result<Self>
+    pub async fn from_connection<C>(connection: C, client: Client) -> Result<Self>
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        config::open(client, Some(Box::new(connection))).await
+        Self::open(client, Some(Box::new(connection))).await
     }
 
-    pub(super) fn of(store: Store) -> Self {
-        RedisLockProvider {
-            store: Arc::new(store),
-            releases: Arc::new(Releases::new()),
-            watching: Arc::default(),
+    async fn open(client: Client, given: Option<Box<dyn SharedConnection>>) -> Result<Self> {
+        const DURING: &str = "opening the connection";
+        // Rustls needs a default if a program has several sets of algorithms, or none.
+        if rustls::crypto::CryptoProvider::get_default().is_none() {
+            let _ = rustls::crypto::ring::default_provider().install_default();
         }
-    }
-
-    /// Sees to it that somebody looks after the waiters.
-    pub(super) fn watch(&self) {
-        self.watching.get_or_init(|| {
-            let gone = Sender::new(());
-            if let Ok(runtime) = watcher::runtime() {
-                let (store, releases) = (self.store.clone(), self.releases.clone());
-                runtime.spawn(watcher::watch(store, releases, gone.subscribe()));
-            }
-            gone
-        });
+        BACKGROUND
+            .run(DURING, async move {
+                let failed = |e: RedisError| error::driver(DURING, e);
+                let connection = Arc::new(Connection::new(client, given));
+                config::check(&connection, DURING).await?;
+                connection.load_script().await.map_err(failed)?;
+                let store = Arc::new(Store::new(connection, SystemClock::shared())?);
+                // A write that leaves nothing behind, so that a missing right is reported now.
+                store.refresh_key(DURING, &Key::new("latchwork")?, &[]).await?;
+                Ok(RedisLockProvider { store, notifier: Arc::default() })
+            })
+            .await
     }
 }
 
@@ -120,7 +121,7 @@ impl LockProvider for RedisLockProvider {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        wait::acquire(self, request).await
+        acquire::acquire(&self.store, &self.notifier, request).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
@@ -132,17 +133,17 @@ impl LockProvider for RedisLockProvider {
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        self.releases.queue(&self.store, proof.key, record::id(proof.token));
+        self.store.release_later(proof.key, record::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
-        // A lease of this backend never depends on its process.
+        // A lease in Redis does not depend on its process.
         self.store.is_held("handing over", proof.key, record::id(proof.token)).await
     }
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
-        let ids = (record::id(proof.token), record::id(fresh));
-        self.store.rotate("resuming", proof.key, ids, ttl).await
+        let (old, fresh) = (record::id(proof.token), record::id(fresh));
+        self.store.rotate("resuming", proof.key, old, fresh, ttl).await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
@@ -152,7 +153,7 @@ impl LockProvider for RedisLockProvider {
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         const DURING: &str = "listing";
         let (store, prefix, page) = (self.store.clone(), prefix.to_owned(), page.clone());
-        watcher::run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
+        BACKGROUND.run(DURING, async move { store.list(DURING, &prefix, &page).await }).await
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
@@ -160,7 +161,7 @@ impl LockProvider for RedisLockProvider {
     }
 
     async fn close(&self) {
-        self.releases.flush().await;
+        self.store.flush_releases().await;
     }
 }
 

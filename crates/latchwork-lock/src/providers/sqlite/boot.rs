@@ -8,7 +8,7 @@ use latchwork_sql::sqlite::boot::{self, ClockId, OtherClock, Stamp};
 use crate::{Clock, Moment, SystemClock};
 
 /// This process, as others see it.
-pub(super) struct Here {
+pub(super) struct LocalProcess {
     pub(super) clock: Arc<dyn Clock>,
     /// Names this opening of the file: whose waiters they are.
     pub(super) client: i64,
@@ -17,28 +17,31 @@ pub(super) struct Here {
 
 /// One reading of both clocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Now {
+pub(super) struct ClockReading {
     pub(super) moment: Moment,
     reading: boot::Now,
 }
 
-impl Here {
+impl LocalProcess {
     pub(super) fn new() -> std::io::Result<Self> {
         let boot_clock = match SystemClock::boot_clock() {
             Ok(clock) => ClockId::new(&clock.boot_id, clock.offset_ns),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => ClockId::UNKNOWN,
             Err(error) => return Err(error),
         };
-        Ok(Here { clock: SystemClock::shared(), client: rand::random(), boot_clock })
+        Ok(LocalProcess { clock: SystemClock::shared(), client: rand::random(), boot_clock })
     }
 
-    pub(super) fn now(&self) -> Now {
+    pub(super) fn now(&self) -> ClockReading {
         let (moment, wall) = (self.clock.now(), self.clock.wall().timestamp_micros());
-        Now { moment, reading: boot::Now { clock: self.boot_clock, ns: moment.as_nanos(), wall } }
+        ClockReading {
+            moment,
+            reading: boot::Now { clock: self.boot_clock, ns: moment.as_nanos(), wall },
+        }
     }
 }
 
-impl Now {
+impl ClockReading {
     /// Unix time in microseconds.
     pub(super) fn wall(self) -> i64 {
         self.reading.wall

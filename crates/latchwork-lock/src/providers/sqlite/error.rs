@@ -8,7 +8,10 @@ use crate::Error;
 /// The provider's name in messages.
 pub(super) const NAME: &str = "sqlite";
 
-/// What went wrong, for one of those whom it concerns.
+/// Why a transaction failed; shared by all of its jobs.
+pub(super) type Failure = latchwork_sql::Error;
+
+/// A failure, as the error of one job.
 pub(super) fn of(during: &'static str, error: &latchwork_sql::Error) -> Error {
     match error.fault {
         Fault::Temporary => Error::unavailable(NAME, during, &*error.message, None),

@@ -32,20 +32,21 @@
 //! goes on: they answer "unavailable" after five seconds. A file that is removed while it is open
 //! grants nothing any more to those who had it open.
 
+mod acquire;
 mod boot;
-mod builder;
+mod config;
 mod error;
 mod fence_gate;
+mod handle;
+mod jobs;
 mod name;
+mod notify;
 mod provider;
 mod record;
-mod release;
 mod schema;
 mod store;
 mod sweep;
-mod wait;
-mod watch;
-mod watcher;
+mod writer;
 
 pub use fence_gate::SqliteFenceGate;
 pub use provider::SqliteLockProvider;

@@ -1,27 +1,29 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use latchwork_sql::sqlite::Options;
-use rusqlite::Connection;
 use sqlx::SqlitePool;
 use tokio::sync::oneshot;
 
-use super::boot::Here;
-use super::builder::Source;
-use super::error::{self, NAME};
-use super::record::Asker;
-use super::release::{Later, Tidy, release};
+use super::config::Source;
+use super::error::NAME;
+use super::handle::WriterHandle;
+use super::jobs::{DeferredRelease, JobOptions, release};
+use super::record::RequesterInfo;
 use super::schema::SCHEMA;
-use super::store::{Edit, Task, Terms, list, peek};
-use super::watcher::{Failure, Order};
-use super::{name, wait};
-use crate::rules::{CLAIM_WINDOW, Reporter, Rules};
+use super::store::{Edit, list, peek};
+use super::writer::Order;
+use super::{acquire, name};
+use crate::coordination;
+use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
+use crate::coordination::waiters::WaiterRegistry;
+use crate::reporter::Reporter;
+use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
-    Inspection, Key, LockProvider, Moment, Page, PageRequest, Proof, Result, Token, process_label,
+    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, Token,
 };
 
 /// Locks between the processes of one machine, in an SQLite file; clones share them.
@@ -44,8 +46,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct SqliteLockProvider {
-    pub(super) here: Arc<Here>,
-    pub(super) orders: Sender<Order>,
+    writer: WriterHandle,
 }
 
 impl SqliteLockProvider {
@@ -80,66 +81,13 @@ impl SqliteLockProvider {
         Self::start(Source::Pool(pool.clone())).await
     }
 
-    /// The tables, for whoever wants to make them, or see them, before.
+    async fn start(source: Source) -> Result<Self> {
+        Ok(SqliteLockProvider { writer: source.open().await? })
+    }
+
+    /// The tables as SQL, to make or to read them before.
     pub fn schema() -> &'static str {
         SCHEMA
-    }
-
-    /// Whoever asks from here. How long it is believed to wait is set when it does.
-    pub(super) fn asker(&self) -> Asker {
-        let process = Arc::from(process_label());
-        Asker { process, client: self.here.client, alive: Moment::default() }
-    }
-
-    /// False when the thread has ended.
-    pub(super) fn order(&self, order: Order) -> bool {
-        self.orders.send(order).is_ok()
-    }
-
-    /// One change. Once asked for, it is made even if the answer is no longer wanted.
-    async fn edit<T: Send + 'static>(
-        &self,
-        during: &'static str,
-        key: &Key,
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
-    ) -> Result<T> {
-        let terms = Terms { needed: true, ..Terms::default() };
-        self.edit_with(during, key, terms, |_, _, _| (), change).await
-    }
-
-    pub(super) async fn edit_with<T: Send + 'static>(
-        &self,
-        during: &'static str,
-        key: &Key,
-        terms: Terms,
-        look: fn(&mut T, &Rules<Asker>, &Here),
-        change: impl FnMut(&mut Rules<Asker>, &mut Edit<'_>) -> T + Send + 'static,
-    ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        let key = key.clone();
-        let task = Task { during, key, change, look, out: None, reply, terms };
-        self.order(Order::Change(Box::new(task)));
-        answer.await.unwrap_or_else(|_| Err(error::gone(during)))
-    }
-
-    /// One look, between the changes.
-    async fn read<T: Send + 'static>(
-        &self,
-        during: &'static str,
-        look: impl FnOnce(&Connection, &Here) -> Result<T, Failure> + Send + 'static,
-    ) -> Result<T> {
-        let (reply, answer) = oneshot::channel();
-        self.order(Order::Read(Box::new(move |connection, here| {
-            let _ = reply.send(connection.and_then(|connection| look(connection, here)));
-        })));
-        match answer.await {
-            Ok(out) => out.map_err(|failure| error::of(during, &failure)),
-            Err(_) => Err(error::gone(during)),
-        }
-    }
-
-    fn tidy(&self, key: Key) {
-        self.order(Order::Change(Box::new(Tidy(key))));
     }
 }
 
@@ -174,58 +122,64 @@ impl LockProvider for SqliteLockProvider {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.here.clock.clone()
+        self.writer.here.clock.clone()
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        wait::acquire(self, request).await
+        coordination::acquire::acquire(self, request, name::id(request.token)).await
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
         let id = name::id(proof.token);
-        self.edit("renewing", proof.key, move |rules, edit| rules.renew(id, ttl, edit.now)).await
+        self.writer
+            .edit("renewing", proof.key, move |rules, edit| rules.renew(id, ttl, edit.now))
+            .await
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
         let id = name::id(proof.token);
-        self.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
+        self.writer.edit("releasing", proof.key, move |rules, _| release(rules, id)).await
     }
 
     fn release_later(&self, proof: Proof<'_>) {
-        let job = Later::new(proof.key.clone(), name::id(proof.token));
-        self.order(Order::Change(Box::new(job)));
+        AcquireBackend::release_later(self, proof.key, name::id(proof.token));
     }
 
     async fn hand_over(&self, proof: Proof<'_>) -> Result<bool> {
         // No lease ends with its process here, so it is enough that it is held.
         let id = name::id(proof.token);
-        self.edit("handing over", proof.key, move |rules, _| rules.holder_mut(id).is_some()).await
+        self.writer
+            .edit("handing over", proof.key, move |rules, _| rules.holder_mut(id).is_some())
+            .await
     }
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (name::id(proof.token), name::id(fresh));
-        let here = self.asker();
-        let change = move |rules: &mut Rules<Asker>, edit: &mut Edit<'_>| {
+        let here = self.writer.asker();
+        let change = move |rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
-                held.party.extra = here.clone();
+                held.requester.extra = here.clone();
             }
             Some(grant)
         };
-        self.edit_with("resuming", proof.key, Terms::default(), |_, _, _| (), change).await
+        self.writer
+            .edit_with("resuming", proof.key, JobOptions::default(), |_, _, _| (), change)
+            .await
     }
 
     async fn inspect(&self, key: &Key) -> Result<Inspection> {
         let name = key.clone();
         let (report, due) = self
+            .writer
             .read("inspecting", move |connection, here| {
                 let (rules, due) = peek(connection, here, &name)?;
                 let report = Reporter::new(&*here.clock);
-                Ok((report.inspection(name.as_str(), &rules, Asker::label), due))
+                Ok((report.inspection(name.as_str(), &rules, RequesterInfo::label), due))
             })
             .await?;
         if due {
-            self.tidy(key.clone());
+            self.writer.tidy(key.clone());
         }
         Ok(report)
     }
@@ -233,26 +187,50 @@ impl LockProvider for SqliteLockProvider {
     async fn list(&self, prefix: &str, page: &PageRequest) -> Result<Page> {
         let (prefix, page) = (prefix.to_owned(), page.clone());
         let (page, over) =
-            self.read("listing", move |on, here| list(on, here, &prefix, &page)).await?;
-        over.into_iter().for_each(|key| self.tidy(key));
+            self.writer.read("listing", move |on, here| list(on, here, &prefix, &page)).await?;
+        over.into_iter().for_each(|key| self.writer.tidy(key));
         Ok(page)
     }
 
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
-        let clock = self.here.clock.clone();
-        self.edit("breaking", key, move |rules, _| {
-            let report = Reporter::new(&*clock);
-            let broken = rules.break_lock(fence);
-            broken.iter().map(|h| report.holder(h, h.party.extra.label())).collect()
-        })
-        .await
+        let clock = self.writer.here.clock.clone();
+        self.writer
+            .edit("breaking", key, move |rules, _| {
+                let report = Reporter::new(&*clock);
+                let broken = rules.break_lock(fence);
+                broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
+            })
+            .await
     }
 
     async fn close(&self) {
         let (tell, told) = oneshot::channel();
-        if self.order(Order::Tell(tell)) {
+        if self.writer.send(Order::Tell(tell)) {
             let _ = told.await;
         }
+    }
+}
+
+impl AcquireBackend for SqliteLockProvider {
+    fn clock(&self) -> &Arc<dyn Clock> {
+        &self.writer.here.clock
+    }
+
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.writer.waiters
+    }
+
+    async fn attempt(&self, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+        acquire::attempt(&self.writer, attempt).await
+    }
+
+    /// The writer has queued the waiter itself, and looks after it.
+    fn watch_waiters(&self) {}
+
+    /// The writer makes changes in turn, so the release comes after the request.
+    fn release_later(&self, key: &Key, id: Id) {
+        let job = DeferredRelease::new(key.clone(), id);
+        self.writer.send(Order::Change(Box::new(job)));
     }
 }
 

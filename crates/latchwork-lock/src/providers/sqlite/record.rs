@@ -8,20 +8,22 @@ use latchwork_sql::sqlite::boot::{ClockId, Stamp, micros};
 use latchwork_sql::sqlite::explain_direct;
 use rusqlite::{CachedStatement, Connection, Params, Row, ToSql, params};
 
-use super::boot::{Here, Now};
-use super::error::{damaged, other_clock};
+use super::boot::{ClockReading, LocalProcess};
+use super::error::{Failure, damaged, other_clock};
 use super::schema::{
     DELETE_HOLDER, DELETE_WAITER, HOLDER, MOVE_WAITER, PUT_FENCE, PUT_HOLDER, PUT_WAITER, WAITER,
 };
-use super::watch::ALIVE;
-use super::watcher::Failure;
 use crate::coordination::liveness::Session;
-use crate::rules::{Held, Id, Party, Rules};
+use crate::rules::{HolderState, Id, Requester, Rules};
 use crate::{Fence, Mode, Moment, Owner};
 
-/// What is remembered of whoever asked.
+/// How long the waiters of a process are believed to be alive after a heartbeat: longer than a writer
+/// waits for another one, lest one outage empties the queue.
+pub(super) const ALIVE: Duration = Duration::from_secs(8);
+
+/// What is stored of a requester.
 #[derive(Clone, Debug)]
-pub(super) struct Asker {
+pub(super) struct RequesterInfo {
     /// As `host:pid`, for people.
     pub(super) process: Arc<str>,
     /// Whose heartbeat counts.
@@ -30,7 +32,7 @@ pub(super) struct Asker {
     pub(super) alive: Moment,
 }
 
-impl Session for Asker {
+impl Session for RequesterInfo {
     type Client = i64;
 
     fn client(&self) -> &i64 {
@@ -42,7 +44,7 @@ impl Session for Asker {
     }
 }
 
-impl Asker {
+impl RequesterInfo {
     pub(super) fn label(&self) -> String {
         self.process.as_ref().to_owned()
     }
@@ -51,8 +53,8 @@ impl Asker {
 /// One key as it was read.
 #[derive(Default)]
 pub(super) struct Record {
-    pub(super) rules: Rules<Asker>,
-    holders: Vec<Held<Asker>>,
+    pub(super) rules: Rules<RequesterInfo>,
+    holders: Vec<HolderState<RequesterInfo>>,
     waiters: Vec<(i64, Id, i64)>,
     /// Waiters who are passed over.
     silent: HashSet<Id>,
@@ -68,11 +70,11 @@ pub(super) struct LastFence {
 }
 
 /// One row that was read.
-pub(super) enum Line {
+pub(super) enum StoredRow {
     /// A holder, and the last fence of its key as far as it knows.
-    Holder(Held<Asker>, Fence),
+    Holder(HolderState<RequesterInfo>, Fence),
     /// A place in the queue, and who has it.
-    Waiter(i64, Party<Asker>),
+    Waiter(i64, Requester<RequesterInfo>),
     /// A shard, and its last fence.
     Shard(i64, LastFence),
 }
@@ -88,44 +90,44 @@ pub(super) fn run(
 }
 
 /// The rows that a load gives, each with its key.
-pub(super) fn lines(
+pub(super) fn stored_rows(
     on: &Connection,
     statement: &'static str,
     values: impl Params,
-    now: Now,
-) -> Result<Vec<(String, Line)>, Failure> {
+    now: ClockReading,
+) -> Result<Vec<(String, StoredRow)>, Failure> {
     let mut statement = on.prepare_cached(statement).map_err(explain_direct)?;
     let mut rows = statement.query(values).map_err(explain_direct)?;
     let mut lines = Vec::new();
     while let Some(row) = rows.next().map_err(explain_direct)? {
         let key: String = row.get(2).map_err(explain_direct)?;
-        let line = Line::of(&key, row, now)?;
+        let line = StoredRow::of(&key, row, now)?;
         lines.push((key, line));
     }
     Ok(lines)
 }
 
-impl Line {
-    fn of(key: &str, row: &Row<'_>, now: Now) -> Result<Self, Failure> {
+impl StoredRow {
+    fn of(key: &str, row: &Row<'_>, now: ClockReading) -> Result<Self, Failure> {
         let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
         let previous = || row.get::<_, Option<i64>>(15).map_err(explain_direct);
         Ok(match get(0)? {
             HOLDER => {
-                let party = party(key, row, now)?;
-                let held = Held {
+                let requester = requester(key, row, now)?;
+                let held = HolderState {
                     // The same columns are its end and a waiter's.
-                    expires: party.extra.alive,
-                    party: party.into(),
+                    expires: requester.extra.alive,
+                    requester: requester.into(),
                     fence: fence_of(get(14)?),
                     previous: previous()?.map(fence_of),
                     claimed: get(17)? != 0,
                 };
-                Line::Holder(held, fence_of(get(16)?))
+                StoredRow::Holder(held, fence_of(get(16)?))
             }
-            WAITER => Line::Waiter(get(1)?, party(key, row, now)?),
+            WAITER => StoredRow::Waiter(get(1)?, requester(key, row, now)?),
             _ => {
                 let last = Some(get(14)?);
-                Line::Shard(get(1)?, LastFence { now: last, loaded: last })
+                StoredRow::Shard(get(1)?, LastFence { now: last, loaded: last })
             }
         })
     }
@@ -134,7 +136,7 @@ impl Line {
 impl LastFence {
     /// A fence higher than any before. Not below the wall clock either: a file that was put back
     /// from a copy, or made anew, goes on above what was seen.
-    pub(super) fn next(&mut self, now: Now) -> Fence {
+    pub(super) fn next(&mut self, now: ClockReading) -> Fence {
         let next = self.now.map_or(now.wall(), |last| (last + 1).max(now.wall()));
         self.now = Some(next);
         fence_of(next)
@@ -151,17 +153,17 @@ impl LastFence {
 
 impl Record {
     /// The one key that all rows are of.
-    pub(super) fn of(lines: impl IntoIterator<Item = Line>) -> Self {
+    pub(super) fn of(lines: impl IntoIterator<Item = StoredRow>) -> Self {
         let mut record = Record::default();
-        let mut queue: Vec<(i64, Party<Asker>)> = Vec::new();
+        let mut queue: Vec<(i64, Requester<RequesterInfo>)> = Vec::new();
         for line in lines {
             match line {
-                Line::Holder(held, last) => {
+                StoredRow::Holder(held, last) => {
                     record.rules.last_fence = record.rules.last_fence.max(Some(last));
                     record.holders.push(held);
                 }
-                Line::Waiter(seq, party) => queue.push((seq, party)),
-                Line::Shard(..) => {}
+                StoredRow::Waiter(seq, requester) => queue.push((seq, requester)),
+                StoredRow::Shard(..) => {}
             }
         }
         record.holders.sort_unstable_by_key(|held| held.fence);
@@ -173,8 +175,8 @@ impl Record {
     }
 
     /// Several keys, sorted.
-    pub(super) fn many(lines: Vec<(String, Line)>) -> BTreeMap<String, Record> {
-        let mut keys: BTreeMap<String, Vec<Line>> = BTreeMap::new();
+    pub(super) fn many(lines: Vec<(String, StoredRow)>) -> BTreeMap<String, Record> {
+        let mut keys: BTreeMap<String, Vec<StoredRow>> = BTreeMap::new();
         for (key, line) in lines {
             keys.entry(key).or_default().push(line);
         }
@@ -183,7 +185,7 @@ impl Record {
 
     /// Ends what ran out, and puts aside those whose process seems to be dead; true when there is
     /// something to be stored, or somebody can be let in.
-    pub(super) fn prune(&mut self, here: &Here, now: Moment) -> bool {
+    pub(super) fn prune(&mut self, here: &LocalProcess, now: Moment) -> bool {
         let rules = &mut self.rules;
         let (held, waiting) = (rules.holders.len(), rules.queue.len());
         let absent = rules.set_absent_aside(&here.client, ALIVE, now);
@@ -198,8 +200,8 @@ impl Record {
     /// Removes what is gone.
     pub(super) fn remove(&self, from: &Connection, key: &str) -> Result<(), Failure> {
         for old in &self.holders {
-            if !self.rules.holders.iter().any(|held| held.party.id == old.party.id) {
-                run(from, DELETE_HOLDER, (key, blob(old.party.id)))?;
+            if !self.rules.holders.iter().any(|held| held.requester.id == old.requester.id) {
+                run(from, DELETE_HOLDER, (key, blob(old.requester.id)))?;
             }
         }
         for (seq, id, client) in &self.waiters {
@@ -216,12 +218,12 @@ impl Record {
     }
 
     /// Writes what is new.
-    pub(super) fn put(&self, to: &Connection, key: &str, now: Now) -> Result<(), Failure> {
+    pub(super) fn put(&self, to: &Connection, key: &str, now: ClockReading) -> Result<(), Failure> {
         let last = self.rules.last_fence;
         // A row must know of a grant after it whose own row is gone.
         let told = self.rules.holders.iter().map(|held| held.fence).max() >= last;
         for (at, held) in self.rules.holders.iter().enumerate() {
-            let old = self.holders.iter().find(|old| old.party.id == held.party.id);
+            let old = self.holders.iter().find(|old| old.requester.id == held.requester.id);
             let retold = at == 0 && !told && self.holders.len() != self.rules.holders.len();
             if retold || !old.is_some_and(|old| same(old, held)) {
                 put_holder(to, key, held, last.unwrap_or(held.fence), now)
@@ -237,23 +239,23 @@ impl Record {
     }
 }
 
-fn same(a: &Held<Asker>, b: &Held<Asker>) -> bool {
+fn same(a: &HolderState<RequesterInfo>, b: &HolderState<RequesterInfo>) -> bool {
     a.fence == b.fence
         && a.expires == b.expires
         && a.claimed == b.claimed
-        && a.party.ttl == b.party.ttl
-        && a.party.extra.client == b.party.extra.client
+        && a.requester.ttl == b.requester.ttl
+        && a.requester.extra.client == b.requester.extra.client
 }
 
 fn put_holder(
     to: &Connection,
     key: &str,
-    held: &Held<Asker>,
+    held: &HolderState<RequesterInfo>,
     last: Fence,
-    now: Now,
+    now: ClockReading,
 ) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_HOLDER)?;
-    let next = bind_party(&mut to, key, &held.party, held.expires, now)?;
+    let next = bind_party(&mut to, key, &held.requester, held.expires, now)?;
     bind(
         &mut to,
         next,
@@ -267,9 +269,14 @@ fn put_holder(
     to.raw_execute().map(|_| ())
 }
 
-fn put_waiter(to: &Connection, key: &str, party: &Party<Asker>, now: Now) -> rusqlite::Result<()> {
+fn put_waiter(
+    to: &Connection,
+    key: &str,
+    requester: &Requester<RequesterInfo>,
+    now: ClockReading,
+) -> rusqlite::Result<()> {
     let mut to = to.prepare_cached(PUT_WAITER)?;
-    bind_party(&mut to, key, party, party.extra.alive, now)?;
+    bind_party(&mut to, key, requester, requester.extra.alive, now)?;
     to.raw_execute().map(|_| ())
 }
 
@@ -277,9 +284,9 @@ fn put_waiter(to: &Connection, key: &str, party: &Party<Asker>, now: Now) -> rus
 fn bind_party(
     to: &mut CachedStatement<'_>,
     key: &str,
-    party: &Party<Asker>,
+    requester: &Requester<RequesterInfo>,
     until: Moment,
-    now: Now,
+    now: ClockReading,
 ) -> rusqlite::Result<usize> {
     let until = now.stamp(until);
     bind(
@@ -287,14 +294,14 @@ fn bind_party(
         1,
         params![
             key,
-            blob(party.id),
-            word(party.mode),
-            party.owner.as_ref().map(Owner::as_str),
-            party.note.as_deref(),
-            &*party.extra.process,
-            party.extra.client,
-            micros(party.ttl),
-            now.stamp(party.since).at,
+            blob(requester.id),
+            word(requester.mode),
+            requester.owner.as_ref().map(Owner::as_str),
+            requester.note.as_deref(),
+            &*requester.extra.process,
+            requester.extra.client,
+            micros(requester.ttl),
+            now.stamp(requester.since).at,
             until.clock.0,
             until.at,
             until.ns,
@@ -313,7 +320,11 @@ fn bind(
     Ok(first + values.len())
 }
 
-fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
+fn requester(
+    key: &str,
+    row: &Row<'_>,
+    now: ClockReading,
+) -> Result<Requester<RequesterInfo>, Failure> {
     let get = |at: usize| row.get::<_, i64>(at).map_err(explain_direct);
     let text = |at: usize| {
         let value = row.get_ref(at).map_err(explain_direct)?;
@@ -327,14 +338,14 @@ fn party(key: &str, row: &Row<'_>, now: Now) -> Result<Party<Asker>, Failure> {
     };
     let owner = text(5)?.map(Owner::new).transpose().map_err(|e| damaged(key, e))?;
     let until = Stamp { clock: ClockId(get(11)?), at: get(12)?, ns: get(13)? };
-    Ok(Party {
+    Ok(Requester {
         id: Id::from_be_bytes(id),
         mode,
         owner,
         note: text(6)?.map(Arc::from),
         ttl: Duration::from_micros(get(9)?.unsigned_abs()),
         since: now.of_wall(get(10)?),
-        extra: Asker {
+        extra: RequesterInfo {
             process: Arc::from(text(7)?.unwrap_or_default()),
             client: get(8)?,
             alive: now.moment(until).map_err(|e| other_clock(key, e))?,

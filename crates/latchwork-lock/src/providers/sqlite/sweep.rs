@@ -4,17 +4,16 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-use super::release::Tidy;
+use super::jobs::{Job, Tidy};
 use super::schema::OVER;
-use super::store::Job;
-use super::watcher::Watcher;
+use super::writer::Writer;
 use crate::Key;
 
 /// How many changes are made, and how much time passes, between two looks for what was left behind.
 const SWEEP: usize = 256;
 const SWEEP_PAUSE: Duration = Duration::from_secs(30);
 
-impl Watcher {
+impl Writer {
     pub(super) fn sweep_if_due(&mut self) {
         if self.made >= SWEEP && self.here.clock.now() >= self.swept.after(SWEEP_PAUSE) {
             self.sweep();

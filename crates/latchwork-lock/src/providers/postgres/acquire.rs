@@ -1,0 +1,87 @@
+//! One attempt of a request: in a message that it may share where that is enough, else by the rules.
+
+use super::batches::Batches;
+use super::message::BatchOutcome;
+use super::record::{self, RequesterInfo};
+use super::scripts::{AcquireCall, AcquireReply};
+use super::store::{BACKGROUND, Store};
+use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
+use crate::rules::Decision;
+use crate::{Result, Wait};
+
+const DURING: &str = "acquiring a lease";
+
+/// Decides an attempt.
+pub(super) async fn attempt(batches: &Batches, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+    // The last attempt after waiting may be granted only if the waiter is still known.
+    if (!attempt.has_waited || !attempt.patience.is_zero())
+        && let Some(outcome) = try_fast_path(batches, &attempt).await?
+    {
+        return Ok(outcome);
+    }
+    let store = batches.store.clone();
+    let open = store.open_requests.open(attempt.id);
+    let decided = async move {
+        let outcome = decide(&store, attempt).await;
+        drop(open);
+        outcome
+    };
+    BACKGROUND.run(DURING, decided).await
+}
+
+/// One function call in the server, which is enough for most requests; none where the rules must
+/// decide.
+async fn try_fast_path(
+    batches: &Batches,
+    attempt: &AcquireAttempt,
+) -> Result<Option<AttemptOutcome>> {
+    let AcquireAttempt { request, id, patience, has_waited, .. } = attempt;
+    let patience = (request.wait != Wait::Forever).then_some(*patience);
+    let open = batches.store.open_requests.open(*id);
+    let call = AcquireCall::new(request, *id, patience, *has_waited, open);
+    // If the answer was lost, the rules see by its id whether the server got the request.
+    let BatchOutcome::Done(reply) = batches.acquire(call).await? else { return Ok(None) };
+    Ok(Some(match reply {
+        AcquireReply::Granted(grant) => AttemptOutcome::of(Decision::Granted(grant)),
+        AcquireReply::Queued(due_in) => {
+            AttemptOutcome { due_in, ..AttemptOutcome::of(Decision::Queued) }
+        }
+        AcquireReply::Refused(holder) => {
+            AttemptOutcome { holder, ..AttemptOutcome::of(Decision::Refused) }
+        }
+    }))
+}
+
+async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
+    let id = attempt.id;
+    let wait = !attempt.patience.is_zero();
+    let ((decision, began), rules, now) = store
+        .edit(DURING, &attempt.request.key, |rules, edit| {
+            // Under the key's lock: the release that follows a cancelled request comes after this.
+            if attempt.caller.is_cancelled() {
+                return (Decision::Refused, false);
+            }
+            let now = edit.now;
+            // A waiter that is queued already stays as it was, and costs no write.
+            let queued = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
+            let until = now.after(attempt.patience);
+            let extra =
+                queued.unwrap_or_else(|| RequesterInfo::new(&store.process, &store.client, until));
+            let requester = attempt.requester(now, extra);
+            rules.request_in_turn(requester, wait, attempt.has_waited, now, &mut edit.fences())
+        })
+        .await?;
+    let holder = match decision {
+        Decision::Refused => rules
+            .holders
+            .first()
+            .map(|held| Box::new(record::reporter(now).holder(held, held.requester.extra.label()))),
+        _ => None,
+    };
+    if decision == Decision::Queued {
+        store.waiters.mark_queued(id);
+    }
+    let is_first = rules.queue.front().is_some_and(|first| first.id == id);
+    let due_in = is_first.then(|| rules.next_expiry().since(now));
+    Ok(AttemptOutcome { decision, began, holder, due_in })
+}

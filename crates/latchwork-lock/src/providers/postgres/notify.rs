@@ -1,0 +1,192 @@
+//! How the waiters of this process learn of changes that other processes made: by LISTEN, and by
+//! reading where a notification may be lost or cannot be had.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use latchwork_sql::postgres::in_time;
+use sqlx::Row as _;
+use sqlx::postgres::{PgListener, PgPoolOptions};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use super::record::{self, ALIVE};
+use super::store::Store;
+use super::{error, schema};
+use crate::coordination::deferred_release::release_with_retry;
+use crate::coordination::polling::StatusSource;
+use crate::coordination::waiters::{WaiterRegistry, WaiterStatus};
+use crate::retry::Backoff;
+use crate::rules::Id;
+use crate::{Clock, Key, Result};
+
+const DURING: &str = "reading the queue positions";
+
+/// The pause between two reads where notifications arrive.
+const FALLBACK: Duration = Duration::from_secs(1);
+
+/// The shortest one where they do not.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// After so long without a notification the listener notifies itself.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// How long its own notification may take.
+const ECHO: Duration = Duration::from_secs(2);
+
+/// The pause before a listener that gets no notifications tries again.
+const DEAF: Duration = Duration::from_secs(60);
+
+/// Listens, and reads the statuses of the waiters of this process.
+pub(super) struct Notifier {
+    store: Arc<Store>,
+    listener: JoinHandle<()>,
+}
+
+impl Notifier {
+    /// Must be called in the provider's own runtime.
+    pub(super) fn start(store: Arc<Store>) -> Self {
+        Notifier { listener: tokio::spawn(listen(store.clone())), store }
+    }
+
+    async fn statuses(&self) -> sqlx::Result<Vec<WaiterStatus<String>>> {
+        let store = &self.store;
+        let now = store.clock.now();
+        if store.heartbeat.is_due(now) {
+            store.execute_raw(schema::beat(&store.client, ALIVE.as_micros())).await?;
+            store.heartbeat.sent(now);
+        }
+        let sent_at = store.clock.now();
+        let rows = store.execute_raw(schema::waiter_statuses(&store.client)).await?;
+        if let Some(row) = rows.first() {
+            store.observe_time(row.try_get(4)?, sent_at);
+        }
+        let mut statuses = Vec::with_capacity(rows.len());
+        for row in rows {
+            let Some(id) = record::id_from_hex(row.try_get(0)?) else { continue };
+            let left: Option<i64> = row.try_get(3)?;
+            statuses.push(WaiterStatus {
+                id,
+                key: row.try_get(1)?,
+                granted: row.try_get(2)?,
+                left: Duration::from_micros(left.unwrap_or(0).max(0).unsigned_abs()),
+            });
+        }
+        Ok(statuses)
+    }
+}
+
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+impl StatusSource for Notifier {
+    type Key = String;
+
+    fn waiters(&self) -> &Arc<WaiterRegistry> {
+        &self.store.waiters
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &*self.store.clock
+    }
+
+    fn pause(&self, interval: Duration) -> Duration {
+        if self.store.is_notified.load(Ordering::Acquire) {
+            return FALLBACK;
+        }
+        // Twice in an interval: it is one small statement for all, and others wait behind ours.
+        (interval / 2).clamp(SHORTEST, FALLBACK)
+    }
+
+    async fn read(&mut self) -> Result<Vec<WaiterStatus<String>>> {
+        self.statuses().await.map_err(|e| error::driver(DURING, e))
+    }
+
+    fn release_unclaimed(&self, key: Key, id: Id) -> impl Future<Output = ()> + Send + 'static {
+        let store = self.store.clone();
+        async move { release_with_retry(&*store, &key, id).await }
+    }
+}
+
+/// Listens on a connection of its own, and again when that is lost.
+async fn listen(store: Arc<Store>) {
+    const NO_NOTIFICATIONS: &str = "PostgreSQL notifications do not arrive; lock waiters poll";
+    if !store.has_own_sessions() {
+        // Not even tried: notifications would go to another user of the session.
+        tracing::warn!(
+            reason = "a pooler such as pgbouncer shares the sessions",
+            "{NO_NOTIFICATIONS}"
+        );
+        return;
+    }
+    let mut backoff = Backoff::first();
+    let mut warned = false;
+    loop {
+        let mut was_notified = false;
+        let ended = receive(&store, &mut was_notified).await;
+        store.is_notified.store(false, Ordering::Release);
+        store.waiters.wake_poller();
+        if was_notified {
+            (backoff, warned) = (Backoff::first(), false);
+        }
+        let reason = match &ended {
+            Ok(()) => "the server does not pass them on".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        if !std::mem::replace(&mut warned, true) {
+            tracing::warn!(%reason, "{NO_NOTIFICATIONS}");
+        }
+        sleep(if ended.is_ok() { DEAF } else { backoff.pause() }).await;
+    }
+}
+
+/// One session of listening. An error is a lost connection; a return means that notifications do not
+/// arrive.
+async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
+    let options = store.pool.connect_options();
+    let own = PgPoolOptions::new()
+        .max_connections(1)
+        .acquire_timeout(Duration::from_secs(5))
+        .connect_lazy_with((*options).clone());
+    let mut listener = in_time(async {
+        let mut listener = PgListener::connect_with(&own).await?;
+        listener.eager_reconnect(false);
+        listener.listen(&schema::channel(&store.client)).await?;
+        Ok(listener)
+    })
+    .await?;
+    // A session that is not ours alone accepts LISTEN and never delivers a notification: only one of
+    // our own proves that they arrive.
+    notify_self(store).await?;
+    let mut patience = ECHO;
+    loop {
+        match timeout(patience, listener.try_recv()).await {
+            Ok(Ok(Some(notice))) => {
+                if !std::mem::replace(was_notified, true) {
+                    store.is_notified.store(true, Ordering::Release);
+                    store.waiters.wake_poller();
+                }
+                patience = SILENCE;
+                store.on_notification(notice.payload());
+            }
+            Ok(Ok(None)) => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
+            Ok(Err(error)) => return Err(error),
+            Err(_) if patience == SILENCE => {
+                notify_self(store).await?;
+                patience = ECHO;
+            }
+            Err(_) if *was_notified => {
+                return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+            }
+            Err(_) => return Ok(()),
+        }
+    }
+}
+
+async fn notify_self(store: &Store) -> sqlx::Result<()> {
+    store.execute_raw(schema::notify(&store.client, "echo")).await.map(drop)
+}
