@@ -91,6 +91,13 @@ impl From<latchwork::flow::Error> for Failure {
     }
 }
 
+#[cfg(feature = "sqlite")]
+impl From<latchwork::work::Error> for Failure {
+    fn from(error: latchwork::work::Error) -> Self {
+        Failure { code: error.code(), ..Failure::internal(error.to_string()) }
+    }
+}
+
 impl From<lock::Error> for Failure {
     fn from(error: lock::Error) -> Self {
         use lock::ErrorKind as Kind;

@@ -1,5 +1,5 @@
 //! Latchwork moves shared state safely: a *lock* decides who may move it, a
-//! *flow* how it moves.
+//! *flow* how it moves, and *work* lets programs, people and agents move it together.
 //!
 //! This is the crate to add; it brings the layers together behind features.
 //!
@@ -18,6 +18,8 @@ pub use latchwork_flow as flow;
 pub use latchwork_lock as lock;
 #[doc(no_inline)]
 pub use latchwork_lock::{Guard, Locks};
+#[cfg(feature = "work")]
+pub use latchwork_work as work;
 
 /// What most programs need of locks and flows: `use latchwork::prelude::*`.
 ///
@@ -64,3 +66,7 @@ pub struct Readme;
 #[cfg(all(doctest, feature = "flow"))]
 #[doc = include_str!("../../../docs/flows.md")]
 pub struct FlowGuide;
+/// The examples of the work layer's documentation, so that they compile.
+#[cfg(all(doctest, feature = "work", feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../../../docs/work.md")]
+pub struct Work;
