@@ -17,7 +17,7 @@ use latchwork_flow::{
     ActionResult, Contexts, FlowRunner, JsonState, Pause, PostgresContextStore, SqliteContextStore,
     StateMachine,
 };
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use sqlx::{AssertSqlSafe, Connection};

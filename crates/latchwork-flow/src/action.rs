@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use latchwork_lock::{Fence, Held, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Held};
 use serde_json::Value;
 
 use crate::heartbeat::Pulse;

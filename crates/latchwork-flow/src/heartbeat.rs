@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use latchwork_lock::{Clock, Moment};
+use latchwork_lock::Clock;
+use latchwork_lock::provider::Moment;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 

@@ -2,7 +2,21 @@
 //!
 //! An **order** is a contract for work; its **items** are what agents lease, submit and have reviewed.
 //! Every change of a state is one step: checked against a transition table, written with its event in
-//! the same transaction. Begin with [`WorkManager`].
+//! the same transaction.
+#![cfg_attr(
+    any(feature = "sqlite", feature = "postgres"),
+    doc = "Begin with [`WorkManager`]; the features `sqlite` and `postgres` bring its databases."
+)]
+#![cfg_attr(
+    not(all(feature = "sqlite", feature = "postgres")),
+    allow(
+        dead_code,
+        unused_imports,
+        irrefutable_let_patterns,
+        unreachable_patterns,
+        reason = "with one database, or none, some parts have nothing to choose between"
+    )
+)]
 
 mod actor;
 pub mod audit;
@@ -11,8 +25,10 @@ mod event;
 mod id;
 mod item;
 mod lease;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod manager;
 mod names;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod notify;
 mod order;
 mod order_type;
@@ -20,7 +36,9 @@ pub mod query;
 mod retry;
 mod settle;
 mod state;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod store;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod stores;
 mod tables;
 
@@ -31,6 +49,7 @@ pub use event::{Event, EventType};
 pub use id::{EventId, ItemId, LeaseId, OrderId};
 pub use item::Item;
 pub use lease::{Heartbeat, Lease, LeaseInfo};
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use manager::{
     Agent, Answer, CheckedOut, Checkout, EventNote, Failure, HeldBack, ItemDetails, ItemResult,
     Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails, Sealed, StateCount,

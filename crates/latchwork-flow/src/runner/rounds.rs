@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use latchwork_lock::Moment;
+use latchwork_lock::provider::Moment;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::retries::{Retries, jittered, pause};

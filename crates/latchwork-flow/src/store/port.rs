@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use futures::future::BoxFuture;
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 use serde_json::Value;
 
 use super::{

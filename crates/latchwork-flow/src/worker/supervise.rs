@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use latchwork_lock::{Moment, OnLoss, Scope};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{OnLoss, Scope};
 
 use super::StateWorker;
 use super::lock::within;

@@ -15,7 +15,8 @@ use latchwork_flow::{
     ActionPolicy, ActionResult, Contexts, FlowRunner, InMemoryContextStore, JsonState, Pause,
     SqliteContextStore, StateMachine, Status, TransitionId, WaitingFor, action_fn,
 };
-use latchwork_lock::{Clock, Moment, SystemClock};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Clock, SystemClock};
 use libtest_mimic::Trial;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -228,7 +229,7 @@ impl Clock for Settable {
         SystemClock.wall() + TimeDelta::seconds(self.0.load(Ordering::SeqCst))
     }
 
-    fn sleep_until(&self, until: Moment) -> latchwork_lock::Sleep {
+    fn sleep_until(&self, until: Moment) -> latchwork_lock::provider::Sleep {
         SystemClock.sleep_until(until)
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use latchwork_flow::{Contexts, EntityKey, JsonState, StateMachine, StateMachineBuilder};
-use latchwork_lock::{LockConfig, Locks, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{LockConfig, Locks};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 

@@ -4,10 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use latchwork_contract::proxy::Proxy;
-use latchwork_lock::{Capability, Locks, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Capability, Locks};
 
 use crate::server;
 use crate::support::backend::postgres::{admin, place, room};
+use crate::support::server::ports;
 use crate::support::{connect, until};
 
 /// A pgbouncer of one test, in transaction mode, with one connection to the server.
@@ -26,8 +28,9 @@ impl Pooler {
         let user = server.rsplit_once('@').expect("a user").0;
         let password = user.rsplit_once(':').expect("a password").1;
         let (host, port) = place(&server).split_once(':').expect("a port");
-        let own = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let own = own.local_addr().expect("bound").port();
+        // Not one of those that the system gives away: who connects to such a port of its own machine
+        // while nobody listens there may be connected to itself.
+        let own = ports();
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (users, file) = (directory.path().join("users"), directory.path().join("pooler.ini"));
         std::fs::write(&users, format!("\"postgres\" \"{password}\"\n")).expect("written");

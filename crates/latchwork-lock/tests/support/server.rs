@@ -81,7 +81,7 @@ impl Drop for OwnServer {
 }
 
 /// A base with some free ports behind it, below those that the system gives away.
-fn ports() -> u16 {
+pub fn ports() -> u16 {
     const BEHIND: u16 = 32;
     let free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
     for _ in 0..100 {

@@ -24,10 +24,6 @@ pub(crate) enum Connection<'c> {
     Sqlite(crate::stores::sqlite::SqliteSession<'c>),
     #[cfg(feature = "postgres")]
     Postgres(crate::stores::postgres::PostgresSession<'c>),
-    /// Keeps the lifetime where no database is built in.
-    #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-    #[expect(dead_code, reason = "no database is built in")]
-    None(std::marker::PhantomData<&'c ()>),
 }
 
 /// The same call on whichever database it is.
@@ -38,8 +34,6 @@ macro_rules! on {
             Connection::Sqlite($inner) => $call,
             #[cfg(feature = "postgres")]
             Connection::Postgres($inner) => $call,
-            #[cfg(not(any(feature = "sqlite", feature = "postgres")))]
-            Connection::None(_) => unreachable!("no database is built in"),
         }
     };
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Clock, Moment, SystemClock};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Clock, SystemClock};
 use parking_lot::Mutex;
 use serde_json::Value;
 

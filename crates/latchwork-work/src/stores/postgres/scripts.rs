@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{Line, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -143,10 +143,10 @@ impl PostgresStore {
 
     /// One statement, which is a transaction by itself.
     pub(crate) async fn once(&self, sql: &'static str, params: Vec<Param>) -> Result<Vec<Cells>> {
-        let mut line = Line::open(&self.pool).await.map_err(error::driver)?;
+        let mut connection = JobConnection::open(&self.pool).await.map_err(error::driver)?;
         let query = sqlx::query_with(sql, bind(params)?);
-        let answer = in_time(query.fetch_all(&mut *line)).await;
-        line.heard(&answer);
+        let answer = in_time(query.fetch_all(&mut *connection)).await;
+        connection.mark_answered(&answer);
         answer.map_err(error::driver)?.iter().map(cells).collect()
     }
 

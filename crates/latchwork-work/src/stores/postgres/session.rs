@@ -1,7 +1,7 @@
 //! One transaction.
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{Line, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 
@@ -20,7 +20,7 @@ pub(crate) struct PostgresSession<'c> {
 /// Whose connection it is.
 pub(super) enum Connection<'c> {
     /// Ours: dropped before its end it is closed, and the server rolls back.
-    Own(Line),
+    Own(JobConnection),
     /// The caller's, in a transaction that the caller ends.
     Callers(&'c mut PgConnection),
 }
@@ -44,7 +44,7 @@ impl<'c> PostgresSession<'c> {
 
     fn connection(&mut self) -> &mut PgConnection {
         match &mut self.connection {
-            Connection::Own(line) => line,
+            Connection::Own(connection) => connection,
             Connection::Callers(connection) => connection,
         }
     }
@@ -81,9 +81,9 @@ impl<'c> PostgresSession<'c> {
     }
 
     async fn end(self, how: &'static str) -> Result<()> {
-        let Connection::Own(mut line) = self.connection else { return Ok(()) };
-        let ended = in_time(sqlx::raw_sql(how).execute(&mut *line)).await;
-        line.heard(&ended);
+        let Connection::Own(mut connection) = self.connection else { return Ok(()) };
+        let ended = in_time(sqlx::raw_sql(how).execute(&mut *connection)).await;
+        connection.mark_answered(&ended);
         ended.map(|_| ()).map_err(error::driver)
     }
 }

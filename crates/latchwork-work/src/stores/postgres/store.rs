@@ -1,6 +1,6 @@
 //! The database, and how a transaction begins in it.
 
-use latchwork_sql::postgres::{Line, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgPool};
 
@@ -59,14 +59,14 @@ impl PostgresStore {
         // it yet, so the next one is as good; each that fails is closed, so this ends.
         let mut left = self.pool.options().get_max_connections();
         loop {
-            let mut line = Line::open(&self.pool).await.map_err(error::driver)?;
-            match in_time(sqlx::raw_sql(begin).fetch_all(&mut *line)).await {
+            let mut connection = JobConnection::open(&self.pool).await.map_err(error::driver)?;
+            match in_time(sqlx::raw_sql(begin).fetch_all(&mut *connection)).await {
                 Ok(rows) => {
                     let now = rows.first().map(|row| row.try_get::<i64, _>(0));
                     let now = now.transpose().map_err(error::driver)?;
                     let now =
                         now.and_then(micros_to_time).ok_or_else(|| Error::damaged("no time"))?;
-                    let connection = Connection::Own(line);
+                    let connection = Connection::Own(connection);
                     return Ok(PostgresSession::new(connection, now, self.lends_sessions));
                 }
                 Err(sqlx::Error::Io(_) | sqlx::Error::Database(_)) if left > 0 => left -= 1,
