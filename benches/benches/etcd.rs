@@ -17,7 +17,8 @@ use latchwork_benches::{
     Contender, Goal, HandOver, Scale, Table, holder_killed, idle_waiters, missing, play_the_holder,
     race, runtime, timed,
 };
-use latchwork_lock::{Locks, Token};
+use latchwork_lock::Locks;
+use latchwork_lock::provider::Token;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 

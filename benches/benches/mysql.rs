@@ -12,7 +12,8 @@ use latchwork_benches::{
     Contender, Goal, HandOver, Locking, Released, Scale, Table, holder_killed, idle_waiters,
     play_the_holder, race, runtime, tasks, timed,
 };
-use latchwork_lock::{Locks, MySqlLockProvider, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Locks, MySqlLockProvider};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row};
 use tokio::runtime::Runtime;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use latchwork_benches::{Scale, missing};
-use latchwork_lock::{Locks, Token};
+use latchwork_lock::Locks;
+use latchwork_lock::provider::Token;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 

@@ -13,7 +13,8 @@ use latchwork_benches::{
     Contender, Goal, HandOver, Locking, Released, Scale, Table, holder_killed, idle_waiters,
     play_the_holder, race, runtime, tasks, timed, wants,
 };
-use latchwork_lock::{Locks, PostgresLockProvider, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Locks, PostgresLockProvider};
 use sqlx::postgres::{PgAdvisoryLock, PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use tokio::runtime::Runtime;

@@ -14,7 +14,8 @@ use latchwork_benches::{
     Contender, Goal, HandOver, Locking, Ratio, Released, Scale, Table, holder_killed, idle_waiters,
     missing, percentile, play_the_holder, race, runtime, tasks, timed, wants,
 };
-use latchwork_lock::{Locks, Token};
+use latchwork_lock::Locks;
+use latchwork_lock::provider::Token;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Value};
 use tokio::runtime::Runtime;

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use latchwork_lock::{Locks, Token};
+use latchwork_lock::Locks;
+use latchwork_lock::provider::Token;
 use tokio::task::JoinSet;
 
 use crate::{Scale, wait_for};

@@ -78,7 +78,16 @@ impl Failure {
 
 impl From<latchwork::flow::Error> for Failure {
     fn from(error: latchwork::flow::Error) -> Self {
-        Failure { code: error.code(), ..Failure::internal(error.to_string()) }
+        use latchwork::flow::ErrorKind as Kind;
+        let exit = match error.kind() {
+            Kind::StoreUnavailable { .. } | Kind::StoreBackend { .. } => Exit::Unavailable,
+            Kind::InvalidArgument { .. }
+            | Kind::NotBuilt { .. }
+            | Kind::ContextNotFound { .. }
+            | Kind::TransitionOver { .. } => Exit::Usage,
+            _ => Exit::Internal,
+        };
+        Failure::new(exit, error.code(), error.to_string())
     }
 }
 

@@ -57,7 +57,7 @@ fn sqlite() -> Option<Suite> {
 fn postgres() -> Vec<Suite> {
     use latchwork_contract::flow::missing;
     use latchwork_flow::PostgresContextStore;
-    use latchwork_lock::Token;
+    use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
     async fn make(server: &str, what: &str, name: &str) {

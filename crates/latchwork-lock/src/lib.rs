@@ -1,8 +1,8 @@
-//! Who may move it: leases with fences, on any backend.
+//! Distributed locks: leases with fencing tokens, on any backend.
 //!
-//! A [`Locks`] is a set of locks in one backend. Asking for a key gives a [`Guard`]: a lease that
-//! ends by itself when nobody renews it, and whose [fence](Held::fence) lets a store refuse
-//! whoever comes too late.
+//! A [`Locks`] is a set of locks in one backend. Acquiring a key gives a [`Guard`]: a lease that ends
+//! by itself when it is not renewed, and whose [fence](Held::fence) lets a store refuse a write that
+//! comes too late.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
@@ -24,7 +24,7 @@
 //! therefore guarded by the fence, where it happens: see [`FenceGate`].
 //!
 //! The promises are numbered L1 to L22 (exclusion, expiry, only the holder, fences, fairness, …);
-//! the crate `latchwork-contract` tests them on any [`LockProvider`].
+//! the crate `latchwork-contract` tests them on any [`LockProvider`](provider::LockProvider).
 
 pub mod blocking;
 
@@ -45,6 +45,7 @@ mod held;
 mod key;
 mod lease;
 mod locks;
+pub mod prelude;
 pub mod provider;
 mod providers;
 mod renewal;
@@ -55,10 +56,9 @@ mod retry;
 mod rules;
 mod sync;
 
-pub use any_provider::AnyLockProvider;
 pub use capability::{Capabilities, Capability};
-pub use clock::{BootClock, Clock, JumpHook, ManualClock, Moment, Sleep, SystemClock};
-pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss, Wait, trust_margin};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss};
 pub use connect::ConnectOptions;
 pub use deadlock::Scope;
 pub use error::{Error, ErrorKind, Result};
@@ -67,9 +67,8 @@ pub use guard::Guard;
 pub use guard_set::GuardSet;
 pub use held::{Held, Refresh};
 pub use key::{Key, MAX_KEY_BYTES, MAX_PREFIX_BYTES};
-pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner, Token, process_label};
+pub use lease::{Fence, Lease, LockState, MAX_OWNER_BYTES, Mode, Owner};
 pub use locks::{DEFAULT_PREFIX, Locks};
-pub use provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof};
 #[cfg(feature = "etcd")]
 pub use providers::etcd::EtcdLockProvider;
 #[cfg(all(feature = "file", target_os = "linux"))]
@@ -85,4 +84,11 @@ pub use providers::redis::RedisLockProvider;
 #[cfg(feature = "sqlite")]
 pub use providers::sqlite::{SqliteFenceGate, SqliteLockProvider};
 pub use report::{Holder, Inspection, Page, PageRequest, Waiter};
-pub use request::{Async, Attempt, LockRequest, ManyKeys, OneKey};
+#[doc(hidden)]
+pub use request::{Async, ManyKeys, OneKey};
+pub use request::{Attempt, LockRequest};
+
+// For the modules of this crate: users find them in `provider`.
+pub(crate) use provider::{
+    AcquireRequest, Acquired, Grant, LockProvider, Moment, Proof, Token, Wait, process_label,
+};

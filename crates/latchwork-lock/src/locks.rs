@@ -72,8 +72,18 @@ impl Locks {
         }
     }
 
-    /// Locks at an address: `memory:`, `noop:`, `file:///directory`, `sqlite:///file.db`,
-    /// `postgres://host/database`, `mysql://host/database`, `redis://host`, `etcd://host,host`.
+    /// Locks at an address:
+    ///
+    /// | scheme | backend | feature |
+    /// | --- | --- | --- |
+    /// | `memory:` | this process | |
+    /// | `noop:` | none: every request is granted, for tests | |
+    /// | `file:///directory` | a directory of this machine | `file` |
+    /// | `sqlite:///file.db` | an SQLite file of this machine | `sqlite` |
+    /// | `postgres://user:password@host/database`, `postgresql://…` | PostgreSQL | `postgres` |
+    /// | `mysql://user:password@host/database`, `mariadb://…` | MySQL or MariaDB | `mysql` |
+    /// | `redis://host:port/database`, `rediss://…` with TLS, `redis+unix:///socket` | Redis | `redis` |
+    /// | `etcd://host:port,host:port`, `etcds://…` with TLS | etcd | `etcd` |
     ///
     /// Every `memory:` is a new, separate set of locks; clone the `Locks` to share it. A backend that
     /// does not answer is an error at once; [`connect_with`](Self::connect_with) tries again.

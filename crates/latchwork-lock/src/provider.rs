@@ -1,25 +1,25 @@
-//! The port: what a backend of locks must do.
+//! What the author of a lock provider needs; users of locks do not.
 //!
 //! # Writing a provider
 //!
 //! Implement [`LockProvider`] and prove it with the crate `latchwork-contract`,
 //! which runs every promise that your [`Capabilities`] declare. The rules:
 //!
-//! - **The client makes the token.** [`acquire`](LockProvider::acquire) asked
-//!   again with a token that was already granted answers the same grant; asked
+//! - **The client makes the token.** [`acquire`](LockProvider::acquire) called
+//!   again with a token that was already granted answers the same grant; called
 //!   again with a token that already waits, it keeps its place.
 //! - **Every comparison of a token is in the same atomic step as the change.**
 //! - **Your clock decides** about expiry, never the caller's.
 //! - **Keys arrive whole**, with their prefix, and checked.
 //! - **A dropped future leaves nothing behind** beyond the claim window: what
 //!   cannot be undone at once is undone by the
-//!   [`release_later`](LockProvider::release_later) that the front door sends
-//!   when a request is abandoned.
+//!   [`release_later`](LockProvider::release_later) that `Locks` calls when a
+//!   request is dropped.
 //! - **A waiter whose turn has come confirms it** (L5): a hand-off is a reservation until then.
 //!   What [`acquire`](LockProvider::acquire) returns is a confirmed lease with its whole ttl, counted
 //!   from [`Grant::trusted_from`], a moment before the confirmation was sent.
-//! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let the
-//!   front door retry; [`Acquired::Taken`] means that somebody has the key.
+//! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let
+//!   `Locks` retry; [`Acquired::Taken`] means that another holder has the key.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -29,12 +29,18 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::{
-    Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Moment, Owner, Page, PageRequest,
-    Result, SystemClock, Token, Wait,
+    Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Owner, Page, PageRequest, Result,
+    SystemClock,
 };
+
+pub use crate::any_provider::AnyLockProvider;
+pub use crate::clock::{BootClock, JumpHook, Moment, Sleep};
+pub use crate::config::{Wait, trust_margin};
+pub use crate::lease::{Token, process_label};
 
 /// One request for a lease.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct AcquireRequest {
     /// What to lock, with its prefix.
     pub key: Key,
@@ -57,6 +63,44 @@ pub struct AcquireRequest {
     pub sent_at: Moment,
 }
 
+impl AcquireRequest {
+    /// An exclusive request with a new token, which does not wait.
+    pub fn new(key: Key, ttl: Duration, sent_at: Moment) -> Self {
+        AcquireRequest {
+            key,
+            mode: Mode::Exclusive,
+            token: Token::random(),
+            owner: None,
+            note: None,
+            ttl,
+            wait: Wait::No,
+            retry_interval: Duration::from_millis(100),
+            sent_at,
+        }
+    }
+
+    /// Sets the mode.
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Sets how long it waits.
+    #[must_use]
+    pub fn with_wait(mut self, wait: Wait) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// Sets what the caller says about itself.
+    #[must_use]
+    pub fn with_note(mut self, note: impl Into<Arc<str>>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+}
+
 /// The answer to a request.
 #[derive(Clone, Debug)]
 pub enum Acquired {
@@ -68,6 +112,7 @@ pub enum Acquired {
 
 /// A grant, as the provider knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Grant {
     /// Higher than any fence of this key before.
     pub fence: Fence,
@@ -174,12 +219,13 @@ pub trait LockProvider: Send + Sync + 'static {
         SystemClock::shared()
     }
 
-    /// The same as [`acquire`](Self::acquire), for providers whose truth is in this process: it
-    /// spares the boxed future. None, the default, means "ask properly".
+    /// The same as [`acquire`](Self::acquire), for the in-memory provider: it spares the boxed future.
+    /// None, the default, means that `acquire` must be awaited.
     ///
-    /// `again` is false at the first call for a request, whose token is new. Pending means that the request stands in
-    /// the queue and `waker` will be woken; who gives up then calls
+    /// `again` is false at the first call for a request, whose token is new. Pending means that the
+    /// request is queued and `waker` will be woken; a caller that gives up then calls
     /// [`release_later`](Self::release_later).
+    #[doc(hidden)]
     fn poll_acquire(
         &self,
         request: &AcquireRequest,
@@ -191,6 +237,7 @@ pub trait LockProvider: Send + Sync + 'static {
     }
 
     /// The same as [`release`](Self::release), where that needs no waiting at all.
+    #[doc(hidden)]
     fn release_now(&self, proof: Proof<'_>) -> Option<Result<bool>> {
         let _ = proof;
         None

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use latchwork_contract::lock::{Bench, Suite, suite};
-use latchwork_lock::{InMemoryLockProvider, LockProvider, ManualClock, NoOpLockProvider};
+use latchwork_lock::provider::LockProvider;
+use latchwork_lock::{InMemoryLockProvider, ManualClock, NoOpLockProvider};
 
 fn main() {
     let mut suites = vec![memory(), memory_on_a_manual_clock(), noop()];
@@ -87,7 +88,8 @@ fn sqlite() -> Option<Suite> {
 #[cfg(feature = "postgres")]
 fn postgres() -> Vec<Suite> {
     use latchwork_contract::lock::missing;
-    use latchwork_lock::{PostgresLockProvider, Token};
+    use latchwork_lock::PostgresLockProvider;
+    use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
     async fn make(server: &str, what: &str, name: &str) {
@@ -141,7 +143,8 @@ fn postgres() -> Vec<Suite> {
 #[cfg(feature = "mysql")]
 fn mysql() -> Option<Suite> {
     use latchwork_contract::lock::missing;
-    use latchwork_lock::{MySqlLockProvider, Token};
+    use latchwork_lock::MySqlLockProvider;
+    use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
     let Ok(server) = std::env::var("LATCHWORK_TEST_MARIADB") else {
@@ -175,7 +178,8 @@ fn mysql() -> Option<Suite> {
 #[cfg(feature = "etcd")]
 fn etcd() -> Vec<Suite> {
     use latchwork_contract::lock::missing;
-    use latchwork_lock::{EtcdLockProvider, Token};
+    use latchwork_lock::EtcdLockProvider;
+    use latchwork_lock::provider::Token;
     use std::time::Duration;
 
     let over = |name, variable| {

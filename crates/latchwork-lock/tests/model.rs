@@ -12,10 +12,8 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, InMemoryLockProvider, Key, LockProvider, ManualClock, Mode,
-    Proof, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
+use latchwork_lock::{Clock, InMemoryLockProvider, Key, ManualClock, Mode};
 use shuttle::future::block_on;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shuttle::thread;
@@ -52,17 +50,8 @@ impl World {
     }
 
     fn request(&self, mode: Mode, wait: Wait) -> AcquireRequest {
-        AcquireRequest {
-            key: Key::new("key").expect("legal"),
-            mode,
-            token: Token::random(),
-            owner: None,
-            note: None,
-            ttl: TTL,
-            wait,
-            retry_interval: Duration::from_millis(100),
-            sent_at: self.clock.now(),
-        }
+        let key = Key::new("key").expect("legal");
+        AcquireRequest::new(key, TTL, self.clock.now()).with_mode(mode).with_wait(wait)
     }
 
     /// Takes the key as the front door would.

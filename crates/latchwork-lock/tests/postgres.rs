@@ -23,9 +23,9 @@ mod tls;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Token};
 use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Fence, Key, LockProvider, Locks, Mode, PostgresFenceGate,
-    PostgresLockProvider, SystemClock, Token, TransactionLock, Wait,
+    Clock, Fence, Key, Locks, PostgresFenceGate, PostgresLockProvider, SystemClock, TransactionLock,
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -239,17 +239,8 @@ async fn a_user_without_rights_is_told_so() {
 async fn a_token_is_in_no_table() {
     let address = room().await;
     let provider = PostgresLockProvider::connect(&address).await.expect("there");
-    let request = AcquireRequest {
-        key: Key::new("key").expect("legal"),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: secs(30),
-        wait: Wait::No,
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
-    };
+    let key = Key::new("key").expect("legal");
+    let request = AcquireRequest::new(key, secs(30), SystemClock.now());
     let answer = provider.acquire(&request).await.expect("it answers");
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
     let mut admin = PgConnection::connect(&address).await.expect("there");

@@ -79,7 +79,7 @@ pub(crate) struct Inner {
     /// For waiting only: leases are judged by the store's clock.
     pub(crate) clock: Arc<dyn latchwork_lock::Clock>,
     /// When this process last opened what had become due.
-    pub(crate) promoted_at: parking_lot::Mutex<latchwork_lock::Moment>,
+    pub(crate) promoted_at: parking_lot::Mutex<latchwork_lock::provider::Moment>,
 }
 
 impl WorkManager {

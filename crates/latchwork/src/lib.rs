@@ -21,6 +21,34 @@ pub use latchwork_lock::{Guard, Locks};
 #[cfg(feature = "work")]
 pub use latchwork_work as work;
 
+/// What most programs need of locks and flows: `use latchwork::prelude::*`.
+///
+/// Neither `Error` nor `Result` is in it, since each layer has its own:
+/// [`lock::Error`](latchwork_lock::Error) and, with the feature `flow`, `flow::Error`.
+///
+/// ```
+/// use latchwork::prelude::*;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = Locks::connect("memory:").await?;
+/// # #[cfg(feature = "flow")] {
+/// let machine = StateMachine::<JsonState>::builder("publish")
+///     .locks(&locks, EntityKey::new())
+///     .lock_config(LockConfig { strategy: LockStrategy::Wait, ..LockConfig::default() })
+///     .action(MergeDelta)
+///     .build()?;
+/// # assert_eq!(machine.name(), "publish"); }
+/// let guard: Guard = locks.lock("order:123").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub mod prelude {
+    #[cfg(feature = "flow")]
+    pub use latchwork_flow::prelude::*;
+    pub use latchwork_lock::prelude::*;
+}
+
 /// Locks at an address of any provider that this build has.
 ///
 /// # Errors
@@ -38,3 +66,8 @@ pub struct Readme;
 #[cfg(all(doctest, feature = "work", feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../../../docs/work.md")]
 pub struct Work;
+
+/// The examples of the flow guide.
+#[cfg(all(doctest, feature = "flow"))]
+#[doc = include_str!("../../../docs/flows.md")]
+pub struct FlowGuide;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork::lock::{Clock, Held, Moment};
+use latchwork::lock::provider::Moment;
+use latchwork::lock::{Clock, Held};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
 use super::{Keeper, Signals, Terminal};

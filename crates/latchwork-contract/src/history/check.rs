@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use latchwork_lock::{Fence, Mode, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Mode};
 
 use super::lifetimes::{Held, Lifetime, lifetimes};
 use super::revived::revived;

@@ -2,7 +2,8 @@
 //! none raises a false alarm.
 
 use latchwork_lock::Mode::{Exclusive, Shared};
-use latchwork_lock::{Fence, Mode, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Mode};
 
 use super::{Event, History, Rule, What, check};
 

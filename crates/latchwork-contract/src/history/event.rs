@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use latchwork_lock::{Fence, Mode, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Mode};
 use serde::{Deserialize, Serialize};
 
 /// One thing that happened, as its witness wrote it down.

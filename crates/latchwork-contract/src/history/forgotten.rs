@@ -34,7 +34,8 @@ pub fn forgotten(history: &History, slack: Duration) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use latchwork_lock::{Mode, Moment};
+    use latchwork_lock::Mode;
+    use latchwork_lock::provider::Moment;
 
     use super::super::{Event, What};
     use super::*;

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use latchwork_lock::{Fence, Mode, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Mode};
 
 use super::processes::Processes;
 use super::{Event, What};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use latchwork_lock::Moment;
+use latchwork_lock::provider::Moment;
 
 use super::{Event, What};
 

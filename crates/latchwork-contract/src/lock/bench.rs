@@ -4,7 +4,8 @@ use std::any::Any;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use latchwork_lock::{LockProvider, ManualClock, Result};
+use latchwork_lock::provider::LockProvider;
+use latchwork_lock::{ManualClock, Result};
 
 use super::Client;
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchwork_lock::provider::{AcquireRequest, LockProvider, Moment};
 use latchwork_lock::{
-    AcquireRequest, Capabilities, Clock, Guard, Key, LockProvider, Locks, Mode, Moment,
-    PageRequest, Refresh, SystemClock, Token, Wait,
+    Capabilities, Clock, Guard, Key, Locks, Mode, PageRequest, Refresh, SystemClock,
 };
 
 use super::eventually::{SOON, eventually};
@@ -189,17 +189,7 @@ impl Fixture {
 
     /// A question at the port, for an exclusive lease without waiting.
     pub fn request(&self, name: &str, ttl: Duration) -> AcquireRequest {
-        AcquireRequest {
-            key: Key::new(&self.key(name)).expect("a legal key"),
-            mode: Mode::Exclusive,
-            token: Token::random(),
-            owner: None,
-            note: None,
-            ttl,
-            wait: Wait::No,
-            retry_interval: Duration::from_millis(100),
-            sent_at: self.now(),
-        }
+        AcquireRequest::new(Key::new(&self.key(name)).expect("a legal key"), ttl, self.now())
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use latchwork_lock::provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof, Token};
 use latchwork_lock::{
-    AcquireRequest, Acquired, Capabilities, Clock, Error, Fence, Grant, Holder, Inspection, Key,
-    LockProvider, Page, PageRequest, Proof, Result, Token,
+    Capabilities, Clock, Error, Fence, Holder, Inspection, Key, Page, PageRequest, Result,
 };
 use tokio::sync::oneshot;
 

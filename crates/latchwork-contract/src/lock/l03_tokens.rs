@@ -1,6 +1,6 @@
 //! L3 Only the holder: release and renew need the lease's token.
 
-use latchwork_lock::{Acquired, LockProvider, Proof, Token};
+use latchwork_lock::provider::{Acquired, LockProvider, Proof, Token};
 
 use super::case::case;
 use super::fixture::{FORCE, code};

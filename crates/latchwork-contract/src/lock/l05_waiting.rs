@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
-use latchwork_lock::{LockConfig, LockStrategy, Locks, Mode, trust_margin};
+use latchwork_lock::provider::trust_margin;
+use latchwork_lock::{LockConfig, LockStrategy, Locks, Mode};
 
 use super::case::case;
 use super::fixture::{FORCE, SLACK, code};

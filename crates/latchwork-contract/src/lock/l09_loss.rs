@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchwork_lock::trust_margin;
+use latchwork_lock::provider::trust_margin;
 
 use super::case::case;
 use super::fixture::{FORCE, SLACK, code};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_lock::{LockProvider, Mode, PageRequest, Wait};
+use latchwork_lock::provider::{LockProvider, Wait};
+use latchwork_lock::{Mode, PageRequest};
 
 use super::case::case;
 use super::fixture::{SLACK, code};
@@ -234,7 +235,7 @@ async fn l11_no_token_is_shown(f: Fixture) {
     holder.note = Some(Arc::from("a note"));
     client.acquire(&holder).await.expect("it answers");
     let mut waiter = holder.clone();
-    waiter.token = latchwork_lock::Token::random();
+    waiter.token = latchwork_lock::provider::Token::random();
     waiter.wait = Wait::For(Duration::from_secs(30));
     let bare = locks.with_prefix("").expect("a prefix may be empty");
     let key = holder.key.as_str();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchwork_lock::{Acquired, LockProvider, Proof, Token};
+use latchwork_lock::provider::{Acquired, LockProvider, Proof, Token};
 
 use super::case::case;
 use super::fixture::{SLACK, code};

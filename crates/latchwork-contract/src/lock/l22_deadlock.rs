@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use futures::future::join;
-use latchwork_lock::{Attempt, ErrorKind, Held, LockStrategy, Locks, OnLoss, process_label};
+use latchwork_lock::provider::process_label;
+use latchwork_lock::{Attempt, ErrorKind, Held, LockStrategy, Locks, OnLoss};
 use tokio::sync::oneshot;
 
 use super::case::case;

@@ -1,4 +1,4 @@
-//! L1 to L22 over any [`LockProvider`](latchwork_lock::LockProvider).
+//! L1 to L22 over any [`LockProvider`](latchwork_lock::provider::LockProvider).
 
 mod bench;
 mod case;
@@ -49,7 +49,7 @@ pub use eventually::eventually;
 pub use fixture::Fixture;
 pub use flaky::{Faults, Flaky, Operation};
 /// One connection to the backend under test: "another process" as far as the backend can tell.
-pub use latchwork_lock::AnyLockProvider as Client;
+pub use latchwork_lock::provider::AnyLockProvider as Client;
 pub use matrix::matrix;
 pub use runner::{main, trials};
 pub use skewed::Skewed;

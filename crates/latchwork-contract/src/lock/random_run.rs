@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use latchwork_lock::{FenceGate, Guard, Locks, Mode, Moment};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{FenceGate, Guard, Locks, Mode};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use latchwork_lock::{Capability, Fence, Lease, Mode, PageRequest, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Capability, Fence, Lease, Mode, PageRequest};
 
 use super::Fixture;
 use super::fixture::{FORCE, code};

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use latchwork_lock::LockProvider;
+use latchwork_lock::provider::LockProvider;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 use super::suite::{Factory, Source};

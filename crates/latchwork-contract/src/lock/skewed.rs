@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchwork_lock::provider::{
+    AcquireRequest, Acquired, Grant, LockProvider, Moment, Proof, Sleep, Token,
+};
 use latchwork_lock::{
-    AcquireRequest, Acquired, Capabilities, Clock, Fence, Grant, Holder, Inspection, Key,
-    LockProvider, Moment, Page, PageRequest, Proof, Result, Sleep, Token,
+    Capabilities, Clock, Fence, Holder, Inspection, Key, Page, PageRequest, Result,
 };
 
 /// Wraps a provider so that the process which uses it has a clock that is ahead.

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use latchwork_lock::Moment;
+use latchwork_lock::provider::Moment;
 
 use super::stage::{Part, Stage};
 use super::worker::PART;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use latchwork_lock::{Fence, Holder, Moment, Result};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Holder, Result};
 use rand::RngExt;
 use rand::rngs::StdRng;
 

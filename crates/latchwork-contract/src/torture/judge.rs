@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::PathBuf;
 
-use latchwork_lock::Moment;
+use latchwork_lock::provider::Moment;
 
 use super::stage::{Stage, process_of};
 use crate::history::{Event, History, Rule, What, check, forgotten};

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use latchwork_lock::{Clock, Locks, Moment, PageRequest, SystemClock};
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Clock, Locks, PageRequest, SystemClock};
 
 use super::children::Crew;
 use super::faults;

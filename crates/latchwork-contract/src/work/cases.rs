@@ -1,16 +1,32 @@
 //! The list of all cases.
 
-use super::{Case, w01_moves, w03_claims, w04_leases, w13_blockers, w13_items, w13_listings};
+use super::{
+    Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_propose, w03_claims,
+    w03_limits, w04_leases, w05_failures, w06_validation, w09_idempotency, w10_audit,
+    w11_maintenance, w13_blockers, w13_items, w13_listings, w15_bad_input, w20_unique,
+};
 
 /// Every case, sorted by name and so by promise.
 pub fn cases() -> Vec<Case> {
     let mut cases = [
         w01_moves::CASES,
+        w02_checkout::CASES,
+        w02_lease_ends::CASES,
+        w02_operator::CASES,
+        w02_propose::CASES,
         w03_claims::CASES,
+        w03_limits::CASES,
         w04_leases::CASES,
+        w05_failures::CASES,
+        w06_validation::CASES,
+        w09_idempotency::CASES,
+        w10_audit::CASES,
+        w11_maintenance::CASES,
         w13_blockers::CASES,
         w13_items::CASES,
         w13_listings::CASES,
+        w15_bad_input::CASES,
+        w20_unique::CASES,
     ]
     .concat();
     cases.sort_by_key(|case| case.name);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use latchwork_work::{
     Actor, Checkout, DynamicOrderType, Event, EventType, Item, ItemId, ItemState, Lease, Order,
-    OrderId, OrderState, OrderTypes, PlannedItem, Proposal, RetryPolicy, Submission, TypeSettings,
-    WorkClient, WorkManager, WorkManagerBuilder,
+    OrderId, OrderState, OrderTypes, PlannedItem, Proposal, RetryPolicy, Submission,
+    TransitionTables, TypeSettings, WorkClient, WorkManager, WorkManagerBuilder,
 };
 use serde_json::{Value, json};
 
@@ -150,4 +150,35 @@ pub(super) async fn events(work: &WorkManager, order: OrderId) -> Vec<Event> {
 /// The names of an order's events, without those of its proposal.
 pub(super) async fn event_names(work: &WorkManager, order: OrderId) -> Vec<EventType> {
     events(work, order).await.iter().skip(2).map(|event| event.event).collect()
+}
+
+/// How long something takes.
+pub(super) struct Timer(latchwork_lock::provider::Moment);
+
+impl Timer {
+    pub(super) fn start() -> Self {
+        Timer(latchwork_lock::Clock::now(&*latchwork_lock::SystemClock::shared()))
+    }
+
+    pub(super) fn elapsed(&self) -> Duration {
+        latchwork_lock::Clock::now(&*latchwork_lock::SystemClock::shared()).since(self.0)
+    }
+}
+
+/// One item for an agent, and by which limits others were held back.
+pub(super) async fn checkout(
+    client: &WorkClient,
+    wish: Checkout,
+) -> (Vec<Lease>, Vec<latchwork_work::HeldBack>) {
+    let got = client.checkout(wish).await.expect("checked out");
+    (got.leases, got.held_back)
+}
+
+/// Tables by which a rejected item cannot fail.
+pub(super) fn without_rejected_to_failed() -> TransitionTables {
+    let usual = TransitionTables::default();
+    let mut item = usual.item().to_data();
+    item.moves.retain(|step| *step != (ItemState::Rejected, ItemState::Failed));
+    let item = item.try_into().expect("a table");
+    TransitionTables::new(usual.order().clone(), item).expect("they hold together")
 }

@@ -15,11 +15,23 @@ mod fixture;
 mod runner;
 
 mod w01_moves;
+mod w02_checkout;
+mod w02_lease_ends;
+mod w02_operator;
+mod w02_propose;
 mod w03_claims;
+mod w03_limits;
 mod w04_leases;
+mod w05_failures;
+mod w06_validation;
+mod w09_idempotency;
+mod w10_audit;
+mod w11_maintenance;
 mod w13_blockers;
 mod w13_items;
 mod w13_listings;
+mod w15_bad_input;
+mod w20_unique;
 
 pub use backend::{Suite, TestBackend, missing, suite};
 pub use case::Case;

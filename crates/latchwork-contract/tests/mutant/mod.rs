@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchwork_lock::provider::{AcquireRequest, Acquired, Grant, LockProvider, Proof, Token, Wait};
 use latchwork_lock::{
-    AcquireRequest, Acquired, Capabilities, Clock, Fence, Grant, Holder, InMemoryLockProvider,
-    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, Token, Wait,
+    Capabilities, Clock, Fence, Holder, InMemoryLockProvider, Inspection, Key, Page, PageRequest,
+    Result,
 };
 
 /// What is wrong with it.
@@ -50,12 +51,13 @@ impl Mutant {
         }
     }
 
-    fn grant(&self, grant: Grant) -> Grant {
+    fn grant(&self, mut grant: Grant) -> Grant {
         match self.flaw {
-            Some(Flaw::FenceStands) => Grant { fence: Fence::new(7), ..grant },
-            Some(Flaw::ForgetsWhoWaited) => Grant { waited: false, ..grant },
-            _ => grant,
+            Some(Flaw::FenceStands) => grant.fence = Fence::new(7),
+            Some(Flaw::ForgetsWhoWaited) => grant.waited = false,
+            _ => {}
         }
+        grant
     }
 }
 
@@ -94,12 +96,9 @@ impl LockProvider for Mutant {
                 }
                 Ok(Acquired::Granted(self.grant(grant)))
             }
-            Acquired::Taken(_) if self.has(Flaw::ExcludesNobody) => Ok(Acquired::Granted(Grant {
-                fence: Fence::new(u64::MAX >> 2),
-                previous_fence: None,
-                waited: false,
-                trusted_from: None,
-            })),
+            Acquired::Taken(_) if self.has(Flaw::ExcludesNobody) => {
+                Ok(Acquired::Granted(Grant::first(Fence::new(u64::MAX >> 2))))
+            }
             taken => Ok(taken),
         }
     }
@@ -129,12 +128,7 @@ impl LockProvider for Mutant {
         if self.has(Flaw::ResumesTwice) {
             // Believes whoever comes: somebody holds the key, so it goes on.
             let found = self.inner.inspect(proof.key).await?;
-            return Ok(found.holders.first().map(|holder| Grant {
-                fence: holder.fence,
-                previous_fence: None,
-                waited: false,
-                trusted_from: None,
-            }));
+            return Ok(found.holders.first().map(|holder| Grant::first(holder.fence)));
         }
         Ok(self.inner.rotate(proof, fresh, ttl).await?.map(|grant| self.grant(grant)))
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 use serde_json::Value;
 
 use crate::{ContextDetails, ContextSummary, Status, TransitionId};
@@ -108,7 +108,7 @@ pub struct RunClaim {
 impl RunClaim {
     /// A fresh claim of this process.
     pub fn new(ttl: Duration) -> Self {
-        let runner = latchwork_lock::process_label().to_owned();
+        let runner = latchwork_lock::provider::process_label().to_owned();
         RunClaim { token: Token::random(), runner, ttl }
     }
 }

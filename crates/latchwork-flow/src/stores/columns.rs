@@ -1,7 +1,7 @@
 //! A context as columns: the same in every database, only their statements differ.
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::Token;
+use latchwork_lock::provider::Token;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::{Arguments, ColumnIndex, Database, Decode, Encode, Row, Type};

@@ -356,18 +356,21 @@ mod tests {
         let handler = Arc::new(Doubler::default());
         let (batcher, _workers) = Batcher::new(handler.clone(), InFlight::default(), 0, 3);
         let here = Handle::current();
-        let sending = batcher.try_send_inline(&here, 4).ok().expect("nothing is in flight");
+        let sending = batcher.try_send_inline(&here, 4).expect("nothing is in flight");
         assert_eq!(sending.await, Some(8));
 
         let shut = handler.gate.lock().await;
-        let mut sending = batcher.try_send_inline(&here, 6).ok().expect("nothing is in flight");
+        let mut sending = batcher.try_send_inline(&here, 6).expect("nothing is in flight");
         assert!(futures::poll!(&mut sending).is_pending());
         assert_eq!(batcher.try_send_inline(&here, 8).err(), Some(8), "one is in flight");
         drop(sending);
         drop(shut);
-        while handler.batches.lock().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        let sent = async {
+            while handler.batches.lock().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(30), sent).await.expect("it goes on");
         assert_eq!(*handler.batches.lock(), [[4], [6]]);
     }
 
@@ -381,9 +384,10 @@ mod tests {
         runtime.block_on(async {
             workers.into_iter().for_each(|worker| drop(tokio::spawn(worker)));
             drop(batcher.submit(2).expect("open"));
-            while batcher.in_flight.0.load(Ordering::Relaxed) == 0 {
-                tokio::task::yield_now().await;
+            for _ in 0..1_000 {
+                tokio::task::yield_now().await; // until the worker has taken it
             }
+            assert_eq!(batcher.in_flight.0.load(Ordering::Relaxed), 1);
             drop(batcher.submit(4).expect("open"));
         });
         drop(runtime);

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use etcd_client::{Client, ConnectOptions};
 use latchwork_contract::process::{self, Signal};
-use latchwork_lock::{EtcdLockProvider, Locks, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{EtcdLockProvider, Locks};
 
 use crate::support::{SOON, eventually, millis, secs};
 use crate::ways::Ways;

@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use etcd_client::{Client, GetOptions, Permission};
-use latchwork_lock::{
-    AcquireRequest, Clock, Key, LockProvider, Locks, Mode, SystemClock, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, LockProvider, Token, Wait};
+use latchwork_lock::{Clock, Key, Locks, SystemClock};
 
 use crate::cluster::{Cluster, provider};
 use crate::support::certificates::{authority, signed};
@@ -147,17 +146,8 @@ pub(crate) async fn strangers_are_recognised() {
 pub(crate) async fn a_token_is_in_no_entry() {
     let cluster = Cluster::start(1).await;
     let provider = provider(&cluster.address(0)).await;
-    let mut request = AcquireRequest {
-        key: Key::new("key").expect("legal"),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: Some("a note".into()),
-        ttl: secs(30),
-        wait: Wait::No,
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
-    };
+    let key = Key::new("key").expect("legal");
+    let mut request = AcquireRequest::new(key, secs(30), SystemClock.now()).with_note("a note");
     provider.acquire(&request).await.expect("it answers");
     let holder = request.token;
     request.token = Token::random();

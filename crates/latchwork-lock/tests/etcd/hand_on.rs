@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Clock, EtcdLockProvider, Locks, Moment, Sleep, SystemClock};
+use latchwork_lock::provider::{Moment, Sleep};
+use latchwork_lock::{Clock, EtcdLockProvider, Locks, SystemClock};
 
 use crate::cluster::Cluster;
 use crate::support::{self, Child, connect, eventually, millis, secs, waiter, waiting};

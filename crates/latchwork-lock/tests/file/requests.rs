@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use latchwork_lock::{
-    AcquireRequest, Acquired, FileLockProvider, Key, LockProvider, Mode, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Wait};
+use latchwork_lock::{FileLockProvider, Key};
 
 use crate::support::secs;
 use crate::{connect, files, locks, temp, waiters};
@@ -118,16 +117,9 @@ fn one_blocking_thread() -> tokio::runtime::Runtime {
 async fn a_provider_needs_no_front_door_to_leave_the_queue() {
     let dir = temp();
     let provider = FileLockProvider::open(dir.path()).expect("a directory");
-    let request = |wait| AcquireRequest {
-        key: Key::new("k").expect("a key"),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: secs(600),
-        wait,
-        retry_interval: secs(1),
-        sent_at: provider.clock().now(),
+    let request = |wait| {
+        let key = Key::new("k").expect("a key");
+        AcquireRequest::new(key, secs(600), provider.clock().now()).with_wait(wait)
     };
     let first = request(Wait::No);
     let granted = provider.acquire(&first).await.expect("asked");

@@ -11,9 +11,8 @@ use latchwork_lock::coordination::cancel::CancelOnDrop;
 use latchwork_lock::coordination::deferred_release::{DeferredReleases, Lease, ReleaseBackend};
 use latchwork_lock::coordination::grant_slot::{GrantSlot, SlotState};
 use latchwork_lock::coordination::waiters::WaiterRegistry;
-use latchwork_lock::{
-    AcquireRequest, Clock, Fence, Grant, Key, ManualClock, Mode, Moment, Result, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, Grant, Moment, Token, Wait};
+use latchwork_lock::{Clock, Fence, Key, ManualClock, Mode, Result};
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,17 +25,7 @@ fn key() -> Key {
 }
 
 fn request() -> AcquireRequest {
-    AcquireRequest {
-        key: key(),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: Duration::from_secs(30),
-        wait: Wait::Forever,
-        retry_interval: Duration::from_millis(100),
-        sent_at: Moment::default(),
-    }
+    AcquireRequest::new(key(), Duration::from_secs(30), Moment::default()).with_wait(Wait::Forever)
 }
 
 /// A grant goes to its waiter or is reclaimed, never both and never neither.

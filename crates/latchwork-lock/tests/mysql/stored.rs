@@ -1,9 +1,7 @@
 //! What is in the tables: keys and no tokens, the schema, and the gate for fences.
 
-use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Fence, Key, LockProvider, Locks, Mode, MySqlFenceGate,
-    MySqlLockProvider, SystemClock, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Wait};
+use latchwork_lock::{Clock, Fence, Key, Locks, MySqlFenceGate, MySqlLockProvider, SystemClock};
 use sqlx::{Connection, MySqlConnection, Row};
 
 use crate::doors::poor_user;
@@ -14,16 +12,9 @@ use crate::{number, open};
 pub(crate) async fn a_token_is_in_no_table() {
     let address = room().await;
     let provider = MySqlLockProvider::connect(&address).await.expect("there");
-    let request = |wait| AcquireRequest {
-        key: Key::new("key").expect("legal"),
-        mode: Mode::Exclusive,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: secs(30),
-        wait,
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
+    let request = |wait| {
+        let key = Key::new("key").expect("legal");
+        AcquireRequest::new(key, secs(30), SystemClock.now()).with_wait(wait)
     };
     let (holds, waits) = (request(Wait::No), request(Wait::For(secs(30))));
     let answer = provider.acquire(&holds).await.expect("it answers");

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use latchwork_lock::{Locks, PostgresLockProvider, Refresh, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Locks, PostgresLockProvider, Refresh};
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 

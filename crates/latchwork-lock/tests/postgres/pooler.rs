@@ -4,7 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
 use latchwork_contract::proxy::Proxy;
-use latchwork_lock::{Capability, Locks, Token};
+use latchwork_lock::provider::Token;
+use latchwork_lock::{Capability, Locks};
 
 use crate::server;
 use crate::support::backend::postgres::{admin, place, room};

@@ -1,14 +1,14 @@
 //! The script says in Lua what the rules say in Rust: both are asked the same, and must agree.
 
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
 use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Fence, Holder, InMemoryLockProvider, Inspection, Key,
-    LockProvider, Mode, Owner, Proof, SystemClock, Token, Wait, Waiter,
+    Clock, Fence, Holder, InMemoryLockProvider, Inspection, Key, Mode, Owner, SystemClock, Waiter,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 
-use crate::{eventually, millis, provider, secs, shared, unique};
+use crate::{eventually, provider, secs, shared, unique};
 
 /// One backend, and those who wait there: some of one process, some of another.
 struct Side<P> {
@@ -151,7 +151,7 @@ pub(crate) async fn it_decides_as_memory_does() {
                 }
                 (14, Some(request)) => {
                     // Asked again, as after a lost answer.
-                    let again = AcquireRequest { wait: Wait::No, ..request };
+                    let again = request.with_wait(Wait::No);
                     if ours.asks(again.token).is_none() {
                         let told = (ours.ask(&again).await, model.ask(&again).await);
                         assert_eq!(told.0, told.1, "{what}: asking again {again:?}");
@@ -193,15 +193,12 @@ pub(crate) async fn it_decides_as_memory_does() {
 fn request(key: &Key, number: usize, unusual: f64, random: &mut StdRng) -> AcquireRequest {
     let owner =
         random.random_bool(0.3 * unusual).then(|| format!("owner-{}", random.random_range(0..3)));
-    AcquireRequest {
-        key: key.clone(),
-        mode: if random.random_bool(0.5 * unusual) { Mode::Shared } else { Mode::Exclusive },
-        token: Token::random(),
-        owner: owner.map(|name| Owner::new(&name).expect("legal")),
-        note: Some(format!("request-{number:03}").into()),
-        ttl: secs(60),
-        wait: if random.random_bool(0.6) { Wait::Forever } else { Wait::No },
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
-    }
+    let mode = if random.random_bool(0.5 * unusual) { Mode::Shared } else { Mode::Exclusive };
+    let wait = if random.random_bool(0.6) { Wait::Forever } else { Wait::No };
+    let mut request = AcquireRequest::new(key.clone(), secs(60), SystemClock.now())
+        .with_mode(mode)
+        .with_wait(wait)
+        .with_note(format!("request-{number:03}"));
+    request.owner = owner.map(|name| Owner::new(&name).expect("legal"));
+    request
 }

@@ -1,8 +1,7 @@
 //! What goes over the wire, and what is stored.
 
-use latchwork_lock::{
-    AcquireRequest, Acquired, Clock, Key, LockProvider, Mode, Proof, SystemClock, Token, Wait,
-};
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
+use latchwork_lock::{Clock, Key, Mode, SystemClock};
 
 use crate::server::{Server, Way, count, tell};
 use crate::{eventually, locks, millis, provider, secs, shared, unique, until, waiter, waiting};
@@ -81,10 +80,8 @@ pub(crate) async fn those_of_a_message_keep_what_is_their_own() {
 pub(crate) async fn the_order_of_a_message_is_kept() {
     let provider = provider(&shared()).await;
     let key = Key::new(&unique("order")).expect("legal");
-    let ask = |mode, number: usize| AcquireRequest {
-        note: Some(format!("{number:03}").into()),
-        ..request(&key, mode, Wait::Forever)
-    };
+    let ask =
+        |mode, number: usize| request(&key, mode, Wait::Forever).with_note(format!("{number:03}"));
     let mode = |number| if number % 3 == 0 { Mode::Shared } else { Mode::Exclusive };
     let requests: Vec<_> = (0..60).map(|number| ask(mode(number), number)).collect();
     // The connection is open then: who must wait for that has no place yet.
@@ -299,8 +296,7 @@ pub(crate) async fn a_layout_that_is_unknown_is_refused() {
         tell::<()>(&address, &["SET", name, &value]);
         let other = request(&Key::new("lock/key").expect("legal"), Mode::Shared, Wait::No);
         let proof = Proof { key: &other.key, token: other.token };
-        let waits =
-            AcquireRequest { wait: Wait::For(secs(20)), mode: Mode::Exclusive, ..other.clone() };
+        let waits = other.clone().with_wait(Wait::For(secs(20))).with_mode(Mode::Exclusive);
         let refused = [
             provider.acquire(&other).await.expect_err("unknown"),
             provider.acquire(&waits).await.expect_err("unknown"),
@@ -414,15 +410,5 @@ pub(crate) async fn foreign_data_beside_a_key_harms_that_key_only() {
 }
 
 fn request(key: &Key, mode: Mode, wait: Wait) -> AcquireRequest {
-    AcquireRequest {
-        key: key.clone(),
-        mode,
-        token: Token::random(),
-        owner: None,
-        note: None,
-        ttl: secs(30),
-        wait,
-        retry_interval: millis(100),
-        sent_at: SystemClock.now(),
-    }
+    AcquireRequest::new(key.clone(), secs(30), SystemClock.now()).with_mode(mode).with_wait(wait)
 }

@@ -161,7 +161,7 @@ pub fn redis() -> Backend {
 #[cfg(feature = "postgres")]
 pub mod postgres {
     use futures::future::BoxFuture;
-    use latchwork_lock::Token;
+    use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
     use super::{Backend, Room, directory};
@@ -243,7 +243,7 @@ pub mod postgres {
 #[cfg(feature = "mysql")]
 pub mod mysql {
     use futures::future::BoxFuture;
-    use latchwork_lock::Token;
+    use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
     use super::{Backend, Room, directory};
@@ -301,7 +301,7 @@ pub mod mysql {
 #[cfg(feature = "etcd")]
 pub mod etcd {
     use futures::future::BoxFuture;
-    use latchwork_lock::Token;
+    use latchwork_lock::provider::Token;
 
     use super::{Backend, Room, directory, millis};
 

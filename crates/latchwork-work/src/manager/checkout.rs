@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::client::Answer;
+use super::claim::Claim;
+use super::client::{Answer, check_meta};
 use super::wake::{FALLBACK, Wishes};
-use super::{WorkClient, read, transact};
-use crate::store::Taken;
+use super::{WorkClient, read};
 use crate::{Error, ErrorKind, Lease, LeaseId, OrderId, Result};
 
 /// Which items an agent wants.
@@ -141,6 +141,9 @@ impl WorkClient {
         for name in &checkout.types {
             self.manager.types().get(name)?;
         }
+        if let Some(meta) = &checkout.meta {
+            check_meta(meta)?;
+        }
         self.agent()?;
         if let Some(order) = checkout.order {
             read!(self.manager, session => { session.order(order).await })?;
@@ -148,8 +151,11 @@ impl WorkClient {
         let clock = &self.manager.inner.clock;
         let deadline = clock.now().after(checkout.wait);
         let got = self.checkout_now(&checkout).await?;
-        if !got.value.leases.is_empty() || checkout.wait.is_zero() {
+        if !got.value.leases.is_empty() {
             return Ok(got);
+        }
+        if checkout.wait.is_zero() {
+            return self.say_what_holds_back(&checkout, got).await;
         }
         let rest = Checkout { types: Vec::new(), limit: None, ..checkout.clone() };
         let rest = serde_json::to_string(&rest).unwrap_or_default();
@@ -169,11 +175,27 @@ impl WorkClient {
             let due = self.next_due(&checkout).await?.unwrap_or(FALLBACK).min(FALLBACK);
             let left = deadline.since(clock.now());
             if left.is_zero() {
-                return Ok(got);
+                return self.say_what_holds_back(&checkout, got).await;
             }
             let sleep = left.min(due.max(Duration::from_millis(1)));
             let _ = tokio::time::timeout(sleep, woken).await;
         }
+    }
+
+    /// Adds the full lanes to an empty answer: claims do not look at what these hold back.
+    async fn say_what_holds_back(
+        &self,
+        checkout: &Checkout,
+        mut got: Answer<CheckedOut>,
+    ) -> Result<Answer<CheckedOut>> {
+        let types = self.wanted_types(checkout);
+        let lanes = read!(self.manager, session => { session.full_lanes(&types).await })?;
+        for lane in lanes.into_iter().map(HeldBack::from) {
+            if !got.value.held_back.iter().any(|told| told.limit == lane.limit) {
+                got.value.held_back.push(lane);
+            }
+        }
+        Ok(got)
     }
 
     async fn next_due(&self, checkout: &Checkout) -> Result<Option<Duration>> {
@@ -188,43 +210,17 @@ impl WorkClient {
         checkout.types.iter().map(String::as_str).collect()
     }
 
-    /// One try. With a key the ids of the leases are stored, and an empty answer is not.
+    /// One try.
     async fn checkout_now(&self, checkout: &Checkout) -> Result<Answer<CheckedOut>> {
-        let Some(key) = self.key("checkout", checkout)? else {
-            let value = self.claim(checkout).await?;
-            return Ok(Answer { value, replayed: false });
-        };
-        if let Some(stored) = self.replay::<Vec<LeaseId>>(&Some(key.clone())).await? {
-            let leases = self.current_leases(&stored.value).await?;
-            return Ok(Answer {
-                value: CheckedOut { leases, ..Default::default() },
-                replayed: true,
-            });
+        let key = self.key("checkout", checkout)?;
+        match self.claim(checkout, key.as_ref()).await? {
+            Claim::Now(value) => Ok(Answer { value, replayed: false }),
+            Claim::Before(ids) => {
+                let leases = self.current_leases(&ids).await?;
+                let value = CheckedOut { leases, ..Default::default() };
+                Ok(Answer { value, replayed: true })
+            }
         }
-        let (round, replayed) = transact!(self.manager, session => {
-            match session.take_key::<Vec<LeaseId>>(&key).await? {
-                Taken::Replay(ids) => Ok((Err(ids), true)),
-                Taken::Fresh => {
-                    let round = self.claim_round(session, checkout, &[]).await?;
-                    let ids: Vec<_> = round.leases.iter().map(|lease| lease.id).collect();
-                    match ids.is_empty() {
-                        true => session.forget_key(&key).await?,
-                        false => session.put_answer(&key, &ids).await?,
-                    }
-                    Ok((Ok(round), false))
-                }
-            }
-        })?;
-        let value = match round {
-            Ok(round) => {
-                self.manager.follow_all(round.follow.iter().copied()).await;
-                round.into_answer()
-            }
-            Err(ids) => {
-                CheckedOut { leases: self.current_leases(&ids).await?, ..Default::default() }
-            }
-        };
-        Ok(Answer { value, replayed })
     }
 
     /// Leases of this agent as they are now.

@@ -7,23 +7,33 @@ use serde_json::{Value, json};
 
 use super::{CheckedOut, Checkout, HeldBack, WorkClient, transact};
 use crate::store::{
-    AGENT, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom, ResultRow,
-    Session, TYPE,
+    AGENT, IdempotencyKey, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom,
+    ResultRow, Session, TYPE, Taken,
 };
 use crate::{EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState, Result};
 
 /// What one transaction of a claim did.
 #[derive(Default)]
-pub(super) struct Round {
-    pub(super) leases: Vec<Lease>,
+struct Round {
+    leases: Vec<Lease>,
     /// The limits that held something back.
     held_back: BTreeMap<LimitKey, LimitRow>,
     /// Types at their limit, which the next round need not look at.
     full_types: Vec<String>,
     /// Orders that should follow their items.
-    pub(super) follow: BTreeSet<OrderId>,
+    follow: BTreeSet<OrderId>,
+    /// Whether it found nothing that it could have leased.
+    nothing_open: bool,
     /// Whether more of what is open might be leased by another round.
     more: bool,
+}
+
+/// What a claim came to.
+pub(super) enum Claim {
+    /// It was done.
+    Now(CheckedOut),
+    /// An earlier request with its key got these leases.
+    Before(Vec<LeaseId>),
 }
 
 /// So many transactions a claim takes at most, where limits hold much back.
@@ -37,23 +47,52 @@ impl WorkClient {
     ///
     /// What a limit holds back is put aside and the next items are looked at, in a transaction of its
     /// own: limits are locked in one order, and a second look would break it.
-    pub(super) async fn claim(&self, checkout: &Checkout) -> Result<CheckedOut> {
-        let mut all = self.claim_plainly(checkout).await?;
+    ///
+    /// With a key the ids of the leases are stored in the transaction that makes them, and the first
+    /// round that leases anything is the last one; an empty answer is not stored.
+    pub(super) async fn claim(
+        &self,
+        checkout: &Checkout,
+        key: Option<&IdempotencyKey>,
+    ) -> Result<Claim> {
+        let mut all = match key {
+            None => self.claim_plainly(checkout).await?,
+            Some(_) => Round::default(),
+        };
         let wanted = checkout.limit.unwrap_or(1) as usize;
-        for _ in 0..ROUNDS {
-            if all.leases.len() >= wanted {
+        for round in 0..ROUNDS {
+            if all.leases.len() >= wanted || key.is_some() && !all.leases.is_empty() {
                 break;
             }
             let mut rest = checkout.clone();
             rest.limit = u32::try_from(wanted - all.leases.len()).ok();
             let full = all.full_types.clone();
+            // Where much is held back each round looks further than the one before.
+            let reach = 1 << round.min(6);
             let round = transact!(self.manager, session => {
-                self.claim_round(session, &rest, &full).await
+                if let Some(key) = key
+                    && let Taken::Replay(ids) = session.take_key(key).await?
+                {
+                    return Ok(Err(ids));
+                }
+                let round = self.claim_round(session, &rest, &full, reach).await?;
+                if let Some(key) = key {
+                    let ids: Vec<_> = round.leases.iter().map(|lease| lease.id).collect();
+                    match ids.is_empty() {
+                        true => session.forget_key(key).await?,
+                        false => session.put_answer(key, &ids).await?,
+                    }
+                }
+                Ok(Ok(round))
             })?;
+            let round = match round {
+                Ok(round) => round,
+                Err(ids) => return Ok(Claim::Before(ids)),
+            };
             all.leases.extend(round.leases);
             // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
             // one had the limit locked, and whoever changes such an item may wait for it.
-            let mut reclaimed = false;
+            let mut reclaimed = round.nothing_open && self.reclaim_of_full_lanes(checkout).await?;
             for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
                 reclaimed |= self.reclaim_of(limit).await?;
             }
@@ -65,14 +104,15 @@ impl WorkClient {
             }
         }
         self.manager.follow_all(std::mem::take(&mut all.follow)).await;
-        Ok(all.into_answer())
+        Ok(Claim::Now(all.into_answer()))
     }
 
-    pub(super) async fn claim_round(
+    async fn claim_round(
         &self,
         session: &mut Session<'_>,
         checkout: &Checkout,
         full_types: &[String],
+        reach: usize,
     ) -> Result<Round> {
         let mut round = Round::default();
         session.promote().await?;
@@ -92,17 +132,18 @@ impl WorkClient {
                 return Ok(round);
             }
         }
-        let picked = pick(session, checkout, &types, room).await?;
+        let picked = pick(session, checkout, &types, room.saturating_mul(reach)).await?;
         if picked.is_empty() {
+            round.nothing_open = true;
             return Ok(round);
         }
         let states: BTreeMap<ItemId, OrderState> = picked.iter().copied().collect();
         let ids: Vec<_> = picked.iter().map(|(id, _)| *id).collect();
         let mut items = session.items(&ids).await?;
         items.sort_by_key(|item| ids.iter().position(|id| *id == item.id));
-        let admitted = self.admit(session, items, agent, &mut round).await?;
+        let admitted = self.admit(session, items, agent, room, &mut round).await?;
         // A limit held some back: others behind them may be free.
-        round.more |= admitted.len() < ids.len();
+        round.more |= admitted.len() < ids.len().min(room);
         self.lease(session, admitted, &states, &mut round).await?;
         Ok(round)
     }
@@ -113,6 +154,7 @@ impl WorkClient {
         session: &mut Session<'_>,
         items: Vec<Item>,
         agent: LimitKey,
+        room: usize,
         round: &mut Round,
     ) -> Result<Vec<(Item, i64)>> {
         let mut limits = BTreeMap::new();
@@ -122,17 +164,25 @@ impl WorkClient {
                 limits.insert(LimitKey::order_type(&item.item_type), (max, false));
             }
         }
-        session.set_limits(&limits).await?;
-        let mut keys: BTreeSet<LimitKey> = limits.into_keys().collect();
+        let mut keys: BTreeSet<LimitKey> = limits.keys().cloned().collect();
         keys.extend(items.iter().filter_map(|item| item.concurrency.as_ref()).map(LimitKey::from));
         keys.extend(with_agent.map(|_| agent.clone()));
         if keys.is_empty() {
-            return Ok(items.into_iter().map(|item| (item, 0)).collect());
+            return Ok(items.into_iter().take(room).map(|item| (item, 0)).collect());
         }
+        // Locked first, in the order of their keys; made or brought up to date only where they differ.
         let mut rows = session.lock_limits(&keys).await?;
+        limits.retain(|key, (max, _)| rows.get(key).is_none_or(|row| row.max != i64::from(*max)));
+        if !limits.is_empty() {
+            session.set_limits(&limits).await?;
+            rows = session.lock_limits(&keys).await?;
+        }
         let (mut admitted, mut changes) = (Vec::new(), BTreeMap::new());
         let mut full = BTreeSet::new();
         for item in items {
+            if admitted.len() == room {
+                break;
+            }
             let order_type = LimitKey::order_type(&item.item_type);
             let lane = item.concurrency.as_ref().map(LimitKey::from);
             let of = [(Some(agent.clone()), AGENT), (Some(order_type), TYPE), (lane, LANE)];
@@ -175,12 +225,31 @@ impl WorkClient {
     async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
         let reclaimed = transact!(self.manager, session => {
             let expired = session.expired_of(limit, RECLAIMED).await?;
-            if expired.is_empty() {
-                return Ok(Vec::new());
-            }
-            let items = session.lock_free_items(&expired).await?;
-            self.manager.reclaim_items(session, items).await
+            self.reclaim(session, &expired).await
         })?;
+        self.follow_reclaimed(reclaimed).await
+    }
+
+    /// Takes back what dead agents hold of the lanes that hold something back. Claims do not look at
+    /// what these hold back, so one that finds nothing looks for their dead agents.
+    async fn reclaim_of_full_lanes(&self, checkout: &Checkout) -> Result<bool> {
+        let types = self.wanted_types(checkout);
+        let reclaimed = transact!(self.manager, session => {
+            let expired = session.expired_of_full_lanes(&types, RECLAIMED).await?;
+            self.reclaim(session, &expired).await
+        })?;
+        self.follow_reclaimed(reclaimed).await
+    }
+
+    async fn reclaim(&self, session: &mut Session<'_>, expired: &[ItemId]) -> Result<Vec<Item>> {
+        if expired.is_empty() {
+            return Ok(Vec::new());
+        }
+        let items = session.lock_free_items(expired).await?;
+        self.manager.reclaim_items(session, items).await
+    }
+
+    async fn follow_reclaimed(&self, reclaimed: Vec<Item>) -> Result<bool> {
         let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
         self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())
@@ -248,15 +317,18 @@ impl WorkClient {
 }
 
 impl Round {
-    pub(super) fn into_answer(self) -> CheckedOut {
-        let held_back = |(key, row): (LimitKey, LimitRow)| HeldBack {
+    fn into_answer(self) -> CheckedOut {
+        let held_back = self.held_back.into_iter().map(HeldBack::from).collect();
+        CheckedOut { leases: self.leases, held_back }
+    }
+}
+
+impl From<(LimitKey, LimitRow)> for HeldBack {
+    fn from((key, row): (LimitKey, LimitRow)) -> Self {
+        HeldBack {
             limit: key.into_text(),
             held: u32::try_from(row.held).unwrap_or(0),
             max: u32::try_from(row.max).unwrap_or(u32::MAX),
-        };
-        CheckedOut {
-            leases: self.leases,
-            held_back: self.held_back.into_iter().map(held_back).collect(),
         }
     }
 }

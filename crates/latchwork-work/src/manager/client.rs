@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::WorkManager;
 use crate::store::{IdempotencyKey, Note};
@@ -28,6 +29,9 @@ pub struct Answer<T> {
     /// Whether it is that of an earlier request.
     pub replayed: bool,
 }
+
+/// The largest meta, in bytes of JSON.
+const MAX_META: usize = 64 << 10;
 
 /// The longest idempotency key, in bytes.
 const MAX_KEY: usize = 255;
@@ -107,6 +111,24 @@ pub(super) fn check_text(name: &'static str, text: &str, max: usize) -> Result<(
         return Err(Error::invalid(name, "it holds a NUL character, which no database keeps"));
     }
     Ok(())
+}
+
+/// Refuses a meta that a database cannot keep, or compare with.
+pub(super) fn check_meta(meta: &Map<String, Value>) -> Result<()> {
+    fn has_nul(value: &Value) -> bool {
+        match value {
+            Value::String(text) => text.contains('\0'),
+            Value::Array(list) => list.iter().any(has_nul),
+            Value::Object(map) => {
+                map.iter().any(|(key, value)| key.contains('\0') || has_nul(value))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+    if meta.iter().any(|(key, value)| key.contains('\0') || has_nul(value)) {
+        return Err(Error::invalid("meta", "it holds a NUL character, which no database keeps"));
+    }
+    check_text("meta", &serde_json::to_string(meta).unwrap_or_default(), MAX_META)
 }
 
 /// An idempotent operation inside a transaction: takes the key, does it, stores the answer.

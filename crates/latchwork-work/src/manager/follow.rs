@@ -5,7 +5,7 @@
 //! it ([`next_order_state`]). A crash in between leaves an order behind its items; the sealer looks at
 //! every order that has new events, before it seals them, and so closes the gap.
 
-use crate::store::{Note, OrderEdit, params};
+use crate::store::{Note, OrderEdit, Session, params};
 use crate::{ItemState, Order, OrderId, OrderState, Result, next_order_state};
 
 use super::{WorkManager, transact};
@@ -51,26 +51,35 @@ impl WorkManager {
     /// Moves an order to where its items are.
     pub(super) async fn follow(&self, order: OrderId) -> Result<Order> {
         transact!(self, session => {
-            let order = session.lock_order(order).await?;
-            let counts = session.item_counts(order.id).await?;
-            let policy = order.settings.failure;
-            let now = session.now();
-            let mut edit = OrderEdit::new(order);
-            while let Some(next) = next_order_state(edit.order().state, &counts, policy) {
-                let message = reason(next);
-                if next == OrderState::Failed {
-                    let failed = counts.get(ItemState::Failed) + counts.get(ItemState::DeadLettered);
-                    let error = serde_json::json!({"code": "items_failed", "stage": "items",
-                        "message": format!("{failed} of {} items failed", counts.total())});
-                    edit.set_error(error);
-                }
-                edit.step(self.tables(), next, Note::system(message), now)?;
-            }
+            let mut edit = OrderEdit::new(session.lock_order(order).await?);
+            self.follow_in(session, &mut edit).await?;
             if !edit.has_moved() {
                 return Ok(edit.order().clone());
             }
             session.write_order(edit).await
         })
+    }
+
+    /// Moves an order that is being changed to where its items are; the caller writes it.
+    pub(super) async fn follow_in(
+        &self,
+        session: &mut Session<'_>,
+        edit: &mut OrderEdit,
+    ) -> Result<()> {
+        let counts = session.item_counts(edit.order().id).await?;
+        let policy = edit.order().settings.failure;
+        let now = session.now();
+        while let Some(next) = next_order_state(edit.order().state, &counts, policy) {
+            let message = reason(next);
+            if next == OrderState::Failed {
+                let failed = counts.get(ItemState::Failed) + counts.get(ItemState::DeadLettered);
+                let error = serde_json::json!({"code": "items_failed", "stage": "items",
+                    "message": format!("{failed} of {} items failed", counts.total())});
+                edit.set_error(error);
+            }
+            edit.step(self.tables(), next, Note::system(message), now)?;
+        }
+        Ok(())
     }
 }
 

@@ -143,7 +143,8 @@ impl WorkManager {
     ) -> Result<Vec<Item>> {
         let now = session.now();
         let ids: Vec<_> = items.iter().map(|item| item.id).collect();
-        let leases = session.leases_of_items(&ids).await?;
+        // Locked: a heartbeat that is under way extends its lease without the item's lock.
+        let leases = session.lock_leases_of_items(&ids).await?;
         let mut edits = Vec::new();
         for item in items {
             let lease = leases.iter().find(|lease| lease.item_id == item.id);
@@ -165,6 +166,13 @@ impl WorkManager {
             edits.push(edit);
         }
         session.write_items(edits).await
+    }
+
+    /// Whether the end of the item's lease may let another one in.
+    pub(super) fn is_limited(&self, item: &Item) -> bool {
+        item.concurrency.is_some()
+            || self.inner.max_leases_per_agent.is_some()
+            || self.settings_of(item).max_leases.is_some()
     }
 
     /// How an item is run: by its type as this program knows it.

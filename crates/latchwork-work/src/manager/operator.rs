@@ -56,10 +56,11 @@ impl WorkClient {
                 } else {
                     edit.record(EventType::Requeued, self.note().message(reason));
                 }
+                self.manager.follow_in(session, &mut edit).await?;
                 session.write_order(edit).await?
             })
         })?;
-        self.changed(answer).await
+        Ok(self.changed(answer))
     }
 
     /// Tries the failed items of an order again, from their first attempt on, and a failed order with
@@ -100,10 +101,11 @@ impl WorkClient {
                 } else {
                     edit.record(EventType::Retried, self.note());
                 }
+                self.manager.follow_in(session, &mut edit).await?;
                 session.write_order(edit).await?
             })
         })?;
-        self.changed(answer).await
+        Ok(self.changed(answer))
     }
 
     /// Calls an order off: it and its items go to `failed` and on to `dead_lettered`, in one
@@ -130,7 +132,7 @@ impl WorkClient {
                 self.bury(session, edit, reason).await?
             })
         })?;
-        self.changed(answer).await
+        Ok(self.changed(answer))
     }
 
     /// Gives a failed or rejected order up, with its items.
@@ -147,7 +149,7 @@ impl WorkClient {
                 self.bury(session, OrderEdit::new(order), reason).await?
             })
         })?;
-        self.changed(answer).await
+        Ok(self.changed(answer))
     }
 
     /// Moves an order and its items to `dead_lettered`, by way of `failed` where the tables want that.
@@ -238,14 +240,11 @@ impl WorkClient {
         Ok(answer.value)
     }
 
-    async fn changed(&self, answer: Answer<Order>) -> Result<Order> {
+    fn changed(&self, answer: Answer<Order>) -> Order {
         let order = answer.value;
         if !answer.replayed {
             self.manager.inner.wake.notify(vec![order.order_type.clone()]);
-            if !order.state.is_terminal() {
-                return self.manager.follow(order.id).await;
-            }
         }
-        Ok(order)
+        order
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::client::{Answer, check_text, once};
+use super::client::{Answer, check_meta, check_text, once};
 use super::{WorkClient, WorkManager, transact};
 use crate::store::{Connection, NewItem, Note, OrderEdit, Session};
 use crate::{
@@ -12,9 +12,6 @@ use crate::{
 
 /// So many orders in one call, at most.
 const MAX_PROPOSALS: usize = 1_000;
-
-/// The largest meta, in bytes of JSON.
-const MAX_META: usize = 64 << 10;
 
 /// The longest unique key, in bytes.
 const MAX_UNIQUE_KEY: usize = 512;
@@ -174,12 +171,7 @@ impl WorkClient {
             return Err(Error::invalid("unique_states", reason));
         }
         if let Some(meta) = &proposal.meta {
-            let text = serde_json::to_string(meta).unwrap_or_default();
-            if text.contains("\\u0000") {
-                let reason = "it holds a NUL character, which no database keeps";
-                return Err(Error::invalid("meta", reason));
-            }
-            check_text("meta", &text, MAX_META)?;
+            check_meta(meta)?;
         }
         let items = order_type.plan(&proposal.payload).await?;
         Ok(Planned { proposal, order_type, items })

@@ -71,16 +71,17 @@ impl WorkManager {
             let sealed = self.seal_batch().await?;
             total.events += sealed.events;
             total.position = sealed.position;
-            if sealed.events < BATCH.unsigned_abs() {
+            if sealed.events == 0 {
                 return Ok(total);
             }
         }
     }
 
     async fn seal_batch(&self) -> Result<Sealed> {
-        let waiting = read!(self, session => { session.unsealed(BATCH).await })?;
+        let mut waiting = read!(self, session => { session.unsealed(BATCH).await })?;
+        waiting.retain(|row| row.event.item_id.is_some());
         let mut orders: BTreeMap<OrderId, bool> = BTreeMap::new();
-        for row in waiting.iter().filter(|row| row.event.item_id.is_some()) {
+        for row in &waiting {
             // A cheap look does not see that an item failed or lost its agent while others are open.
             let moved_back = MOVED_BACK.iter().any(|event| event.as_str() == row.event.event);
             *orders.entry(row.event.order_id).or_default() |= moved_back;
@@ -94,9 +95,12 @@ impl WorkManager {
                 }
             }
         }
+        let looked_at: BTreeSet<i64> = waiting.iter().map(|row| row.seq).collect();
         transact!(self, session => {
             let mut position = session.lock_sealer().await?;
-            let rows = session.unsealed(BATCH).await?;
+            let mut rows = session.unsealed(BATCH).await?;
+            // What was committed after the look waits for the next one: its order may lag behind.
+            rows.retain(|row| row.event.item_id.is_none() || looked_at.contains(&row.seq));
             let orders: BTreeSet<_> = rows.iter().map(|row| row.event.order_id).collect();
             let orders: Vec<_> = orders.into_iter().collect();
             let mut chains = session.chains(&orders).await?;
@@ -121,7 +125,10 @@ impl WorkManager {
     /// # Errors
     /// The store's. What is wrong with the trail is in the answer.
     pub async fn verify(&self) -> Result<Verification> {
-        let checkpoints = read!(self, session => { session.checkpoints().await })?;
+        // Before the events: what is sealed meanwhile may be missing here, and nothing else.
+        let (checkpoints, sealed) = read!(self, session => {
+            Ok((session.checkpoints().await?, session.sealed_position().await?))
+        })?;
         let first = checkpoints.iter().map(|at| at.seal.position).max().unwrap_or(0);
         let mut verifier = Verifier::new(first + 1, checkpoints);
         let (mut position, mut events) = (first, 0);
@@ -137,7 +144,10 @@ impl WorkManager {
             position = last.position;
         }
         let (unsealed, unsealed_since) = read!(self, session => { session.unsealed_tail().await })?;
-        let findings = verifier.finish();
+        let mut findings = verifier.finish();
+        if position < sealed {
+            findings.push(Finding::Gap { from: position + 1, to: sealed });
+        }
         Ok(Verification { events, position, findings, unsealed, unsealed_since })
     }
 

@@ -129,9 +129,12 @@ impl WorkClient {
             return Ok(Answer { value: vec![done], replayed: false });
         }
         let ids: Vec<_> = submissions.iter().map(|one| one.lease).collect();
+        let mut freed = Vec::new();
         let answer = transact!(self.manager, session => {
             once!(session, &key, {
                 let leased = self.lock_leased(session, &ids).await?;
+                let limited = leased.iter().filter(|(_, item)| self.manager.is_limited(item));
+                freed = limited.map(|(row, _)| row.order_type.clone()).collect();
                 self.accept(session, &submissions, leased).await?
             })
         })?;
@@ -139,6 +142,10 @@ impl WorkClient {
             let orders: std::collections::BTreeSet<_> =
                 answer.value.iter().map(|one| one.order_id).collect();
             self.manager.follow_if_needed(orders).await;
+            // The end of a lease may let in what its limits held back.
+            if !freed.is_empty() {
+                self.manager.inner.wake.notify(freed);
+            }
         }
         Ok(answer)
     }

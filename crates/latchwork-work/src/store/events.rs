@@ -100,6 +100,12 @@ impl Session<'_> {
         row.ok_or_else(|| crate::Error::damaged("the sealer's row is missing"))?.number()
     }
 
+    /// The same without a lock.
+    pub(crate) async fn sealed_position(&mut self) -> Result<u64> {
+        let row = self.fetch_one(self.sql().sealed_position, params![]).await?;
+        row.ok_or_else(|| crate::Error::damaged("the sealer's row is missing"))?.number()
+    }
+
     pub(crate) async fn unsealed(&mut self, limit: i64) -> Result<Vec<EventRow>> {
         self.read_events(self.sql().unsealed, params![limit]).await
     }

@@ -77,12 +77,13 @@ impl Session<'_> {
         Ok(self.stored_answer(key).await?.map_or(Taken::Fresh, Taken::Replay))
     }
 
-    /// The answer that was stored for a request.
+    /// The answer that was stored for a request, unless its time is over.
     pub(crate) async fn stored_answer<T: DeserializeOwned>(
         &mut self,
         key: &IdempotencyKey,
     ) -> Result<Option<T>> {
-        let values = params![key.caller.as_str(), key.scope, key.key.as_str()];
+        let now = self.now();
+        let values = params![key.caller.as_str(), key.scope, key.key.as_str(), now];
         let row = self.fetch_one(self.sql().stored_answer, values).await?;
         let Some(mut row) = row else { return Ok(None) };
         if row.text()? != key.request {

@@ -88,6 +88,12 @@ impl Session<'_> {
         found.into_iter().map(|mut row| rows::lease(&mut row)).collect()
     }
 
+    /// The same, and nobody extends them until the transaction ends. The items must be locked before.
+    pub(crate) async fn lock_leases_of_items(&mut self, items: &[ItemId]) -> Result<Vec<LeaseRow>> {
+        let found = self.fetch(self.sql().lock_leases_of_items, params![json(&items)?]).await?;
+        found.into_iter().map(|mut row| rows::lease(&mut row)).collect()
+    }
+
     /// Extends those of the leases that are not over.
     pub(crate) async fn extend_leases(&mut self, ids: &[LeaseId]) -> Result<Vec<Heartbeat>> {
         let now = self.now();
@@ -144,6 +150,17 @@ impl Session<'_> {
             Ok((row.int()?, item))
         };
         rows.into_iter().map(read).collect()
+    }
+
+    /// Items whose leases are over, of lanes that hold back something of these types.
+    pub(crate) async fn expired_of_full_lanes(
+        &mut self,
+        types: &[&str],
+        some: i64,
+    ) -> Result<Vec<ItemId>> {
+        let values = params![self.now(), json(&types)?, some];
+        let rows = self.fetch(self.sql().expired_of_full_lanes, values).await?;
+        rows.into_iter().map(|mut row| row.parse()).collect()
     }
 
     /// Items of one limit whose leases are over.

@@ -144,12 +144,14 @@ impl Session<'_> {
             return Ok(BTreeMap::new());
         }
         let rows = self.fetch(sql, params![json(&keys)?]).await?;
-        let row = |mut row: super::Cells| {
-            let key = LimitKey(row.text()?);
-            let (held, max) = (row.int()?, row.opt_int()?.unwrap_or(i64::MAX));
-            Ok((key, LimitRow { held, max, ordered: row.int()? != 0 }))
-        };
-        rows.into_iter().map(row).collect()
+        rows.into_iter().map(limit_row).collect()
+    }
+
+    /// Some lanes that hold back something of these types.
+    pub(crate) async fn full_lanes(&mut self, types: &[&str]) -> Result<Vec<(LimitKey, LimitRow)>> {
+        const SOME: i64 = 16;
+        let rows = self.fetch(self.sql().full_lanes, params![json(&types)?, SOME]).await?;
+        rows.into_iter().map(limit_row).collect()
     }
 
     /// Adds to the counts of locked limits, and takes away.
@@ -201,4 +203,10 @@ impl From<&Concurrency> for LimitKey {
     fn from(concurrency: &Concurrency) -> Self {
         LimitKey::lane(&concurrency.key)
     }
+}
+
+fn limit_row(mut row: super::Cells) -> Result<(LimitKey, LimitRow)> {
+    let key = LimitKey(row.text()?);
+    let (held, max) = (row.int()?, row.opt_int()?.unwrap_or(i64::MAX));
+    Ok((key, LimitRow { held, max, ordered: row.int()? != 0 }))
 }

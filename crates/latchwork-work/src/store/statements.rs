@@ -86,6 +86,8 @@ pub(crate) struct Statements {
     pub(crate) lease_inputs: &'static str,
     /// The leases of items (1: ids).
     pub(crate) leases_of_items: &'static str,
+    /// The same, locked in the order of their items.
+    pub(crate) lock_leases_of_items: &'static str,
     /// Leases (1: ids) that are not over, extended at a time (2) → id, end, ttl.
     pub(crate) extend_leases: &'static str,
     /// That a heartbeat of leases (1: ids) was recorded at a time (2).
@@ -96,6 +98,8 @@ pub(crate) struct Statements {
     pub(crate) expired: &'static str,
     /// The same of one limit: now (1), agent (2), type (3), lane (4), some (5): item.
     pub(crate) expired_of: &'static str,
+    /// The same of the lanes that hold back an item of the types: now (1), types (2), some (3): item.
+    pub(crate) expired_of_full_lanes: &'static str,
 
     // limits
     /// JSON rows (1) of key, max and ordered: made, or brought up to date.
@@ -104,6 +108,8 @@ pub(crate) struct Statements {
     pub(crate) lock_limits: &'static str,
     /// The same, not locked.
     pub(crate) limits: &'static str,
+    /// Lanes whose first item that is held back is of a type (1), some (2): as above.
+    pub(crate) full_lanes: &'static str,
     /// JSON rows (1) of key and change.
     pub(crate) change_limits: &'static str,
     /// Limits behind a key (1), some (2): key.
@@ -116,6 +122,8 @@ pub(crate) struct Statements {
     pub(crate) insert_events: &'static str,
     /// The position of the last sealed event, locked.
     pub(crate) lock_sealer: &'static str,
+    /// The same, not locked.
+    pub(crate) sealed_position: &'static str,
     /// Sets it (1).
     pub(crate) put_sealer: &'static str,
     /// Events without a seal, in the order in which they were written, some (1).
@@ -147,7 +155,7 @@ pub(crate) struct Statements {
     // idempotency
     /// caller (1), scope (2), key (3), hash of the request (4), now (5), end (6).
     pub(crate) take_key: &'static str,
-    /// caller (1), scope (2), key (3) → hash of the request, answer.
+    /// caller (1), scope (2), key (3), now (4) → hash of the request, answer.
     pub(crate) stored_answer: &'static str,
     /// caller (1), scope (2), key (3), answer (4).
     pub(crate) put_answer: &'static str,

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use latchwork::Locks;
-use latchwork::lock::{Fence, Lease, StaleFence, Token};
+use latchwork::lock::provider::Token;
+use latchwork::lock::{Fence, Lease, StaleFence};
 
 use super::processes::count_to_five;
 use super::story::Story;

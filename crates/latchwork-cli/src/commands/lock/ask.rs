@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::io::Write as _;
 use std::time::Duration;
 
+use latchwork::lock::provider::{Moment, Wait};
 use latchwork::lock::{
-    Capability, Clock as _, ConnectOptions, Error, ErrorKind, Guard, Locks, Moment, SystemClock,
-    Wait,
+    Capability, Clock as _, ConnectOptions, Error, ErrorKind, Guard, Locks, SystemClock,
 };
 use serde_json::json;
 

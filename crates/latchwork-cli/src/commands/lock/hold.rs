@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use latchwork::lock::{self, Clock as _, Guard, Locks, Moment, SystemClock};
+use latchwork::lock::provider::Moment;
+use latchwork::lock::{self, Clock as _, Guard, Locks, SystemClock};
 use nix::sys::signal::SigSet;
 use rustix::process::Signal;
 

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Serialize};
 
-use crate::{BootClock, SystemClock};
+use crate::SystemClock;
+use crate::provider::BootClock;
 
 /// One process: its number alone would be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error;
 use super::process::{Process, RequesterInfo};
+use crate::provider::BootClock;
 use crate::reporter::wall_at;
 use crate::rules::{HolderState, Id, Requester, Rules};
-use crate::{BootClock, Clock, Error, Fence, Key, Mode, Moment, Owner};
+use crate::{Clock, Error, Fence, Key, Mode, Moment, Owner};
 
 /// The version of this format. A higher one is not touched.
 const FORMAT: u32 = 1;

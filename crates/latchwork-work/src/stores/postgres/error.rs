@@ -11,9 +11,10 @@ pub(super) const NAME: &str = "postgres";
 /// An error of the driver.
 pub(super) fn driver(error: sqlx::Error) -> Error {
     let code = error.as_database_error().and_then(|told| told.code().map(|code| code.to_string()));
-    // Two transactions met in an order that neither could foresee, or a row stayed locked: nothing
-    // was changed, and the same call succeeds later.
-    if matches!(code.as_deref(), Some("40P01" | "40001" | "55P03")) {
+    // Two transactions met in an order that neither could foresee, a row stayed locked, or another
+    // transaction stored a unique value that ours could not see yet: nothing was changed, and the
+    // same call decides anew by what is there then.
+    if matches!(code.as_deref(), Some("40P01" | "40001" | "55P03" | "23505")) {
         return ErrorKind::Conflict { entity: "row" }.into();
     }
     sql(explain(error))

@@ -71,7 +71,8 @@ const CLAIM: &str = concat!(
      FROM latchwork_work_ready r JOIN latchwork_work_order o ON o.id = r.order_id \
      WHERE r.type = $1 AND r.hold = 0 AND r.priority >= $2 \
      AND o.state IN ('queued', 'checked_out', 'in_progress') \
-     AND ($3::text IS NULL OR o.meta @> $3::jsonb) \
+     AND ($3::text IS NULL OR NOT EXISTS (SELECT 1 FROM jsonb_each($3::jsonb) w \
+     WHERE o.meta -> w.key IS DISTINCT FROM w.value)) \
      ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $8 FOR UPDATE OF r SKIP LOCKED), \
      plain AS MATERIALIZED (SELECT item_id, order_state, row_number() OVER () AS n FROM picked \
      WHERE NOT EXISTS (SELECT 1 FROM picked WHERE lane IS NOT NULL)), \

@@ -91,7 +91,8 @@ macro_rules! picked {
             " AND r.hold = 0 AND r.priority >= $2 \
              AND (r.priority > $3 OR r.priority = $3 AND r.queued_at <= $4) AND o.state IN ",
             live!(),
-            " AND ($5::text IS NULL OR o.meta @> $5::jsonb) \
+            " AND ($5::text IS NULL OR NOT EXISTS (SELECT 1 FROM jsonb_each($5::jsonb) w \
+             WHERE o.meta -> w.key IS DISTINCT FROM w.value)) \
              ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $6 \
              FOR UPDATE OF r SKIP LOCKED"
         )
@@ -267,6 +268,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         " FROM latchwork_work_lease l WHERE l.item_id IN ",
         ids!(1)
     ),
+    lock_leases_of_items: concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM latchwork_work_lease l WHERE l.item_id IN ",
+        ids!(1),
+        " ORDER BY l.item_id FOR UPDATE"
+    ),
     extend_leases: concat!(
         "UPDATE latchwork_work_lease SET expires_at = $2 + ttl, heartbeat_at = $2 WHERE id IN \
          (SELECT id FROM latchwork_work_lease WHERE expires_at > $2 AND id IN ",
@@ -286,6 +294,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         AND (expires_at, item_id) > ($3, $4::uuid) ORDER BY expires_at, item_id LIMIT $2",
     expired_of: "SELECT item_id::text FROM latchwork_work_lease WHERE expires_at <= $1 \
         AND (agent = $2 OR type = $3 OR lane = $4) ORDER BY expires_at LIMIT $5",
+    expired_of_full_lanes: concat!(
+        "SELECT l.item_id::text FROM latchwork_work_lease l WHERE l.expires_at <= $1 \
+         AND l.lane IS NOT NULL AND EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.lane = l.lane AND r.hold = 1 AND r.type IN ",
+        texts!(2),
+        ") ORDER BY l.expires_at LIMIT $3"
+    ),
 
     set_limits: "INSERT INTO latchwork_work_limit AS m (key, held, max, ordered) \
         SELECT key, 0, max, ordered <> 0 FROM json_to_recordset($1::json) AS x (key text, max bigint, \
@@ -300,6 +315,14 @@ pub(super) const STATEMENTS: Statements = Statements {
     limits: concat!(
         "SELECT key, held, max, ordered::int::bigint FROM latchwork_work_limit WHERE key IN ",
         texts!(1)
+    ),
+    full_lanes: concat!(
+        "SELECT m.key, m.held, m.max, m.ordered::int::bigint FROM latchwork_work_limit m WHERE m.key >= 'key:' \
+         AND m.key < 'key;' AND (m.held >= m.max OR m.ordered) AND (SELECT r.type \
+         FROM latchwork_work_ready r WHERE r.lane = m.key AND r.hold = 1 \
+         ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT 1) IN ",
+        texts!(1),
+        " ORDER BY m.key LIMIT $2"
     ),
     change_limits: "UPDATE latchwork_work_limit m SET held = greatest(m.held + x.change, 0) \
         FROM json_to_recordset($1::json) AS x (key text, change bigint) WHERE m.key = x.key",
@@ -317,6 +340,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         provenance text, created_at bigint)) WITH ORDINALITY AS x (id, order_id, item_id, event, \
         actor_type, actor_id, payload, diff, message, provenance, created_at, n) ORDER BY n",
     lock_sealer: "SELECT position FROM latchwork_work_sealer FOR UPDATE",
+    sealed_position: "SELECT position FROM latchwork_work_sealer",
     put_sealer: "UPDATE latchwork_work_sealer SET position = $1",
     unsealed: concat!(
         "SELECT ",
@@ -367,7 +391,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         created_at = excluded.created_at, expires_at = excluded.expires_at \
         WHERE k.expires_at <= $5 RETURNING 1::bigint",
     stored_answer: "SELECT request, answer FROM latchwork_work_idempotency \
-        WHERE caller = $1 AND scope = $2 AND key = $3",
+        WHERE caller = $1 AND scope = $2 AND key = $3 AND expires_at > $4",
     put_answer: "UPDATE latchwork_work_idempotency SET answer = $4 \
         WHERE caller = $1 AND scope = $2 AND key = $3",
     forget_key: "DELETE FROM latchwork_work_idempotency \

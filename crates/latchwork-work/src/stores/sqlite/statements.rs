@@ -268,6 +268,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         " FROM latchwork_work_lease l WHERE l.item_id IN ",
         ids!(1)
     ),
+    lock_leases_of_items: concat!(
+        "SELECT ",
+        lease_columns!(),
+        " FROM latchwork_work_lease l WHERE l.item_id IN ",
+        ids!(1),
+        " ORDER BY l.item_id"
+    ),
     extend_leases: concat!(
         "UPDATE latchwork_work_lease SET expires_at = $2 + ttl, heartbeat_at = $2 WHERE id IN \
          (SELECT id FROM latchwork_work_lease WHERE expires_at > $2 AND id IN ",
@@ -287,6 +294,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         AND (expires_at, item_id) > ($3, $4) ORDER BY expires_at, item_id LIMIT $2",
     expired_of: "SELECT item_id FROM latchwork_work_lease WHERE expires_at <= $1 \
         AND (agent = $2 OR type = $3 OR lane = $4) ORDER BY expires_at LIMIT $5",
+    expired_of_full_lanes: concat!(
+        "SELECT l.item_id FROM latchwork_work_lease l WHERE l.expires_at <= $1 \
+         AND l.lane IS NOT NULL AND EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.lane = l.lane AND r.hold = 1 AND r.type IN ",
+        texts!(2),
+        ") ORDER BY l.expires_at LIMIT $3"
+    ),
 
     set_limits: "INSERT INTO latchwork_work_limit AS m (key, held, max, ordered) \
         SELECT value ->> 'key', 0, value ->> 'max', value ->> 'ordered' <> 0 FROM json_each($1) \
@@ -302,6 +316,14 @@ pub(super) const STATEMENTS: Statements = Statements {
     limits: concat!(
         "SELECT key, held, max, ordered FROM latchwork_work_limit WHERE key IN ",
         texts!(1)
+    ),
+    full_lanes: concat!(
+        "SELECT m.key, m.held, m.max, m.ordered FROM latchwork_work_limit m WHERE m.key >= 'key:' \
+         AND m.key < 'key;' AND (m.held >= m.max OR m.ordered) AND (SELECT r.type \
+         FROM latchwork_work_ready r WHERE r.lane = m.key AND r.hold = 1 \
+         ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT 1) IN ",
+        texts!(1),
+        " ORDER BY m.key LIMIT $2"
     ),
     change_limits: "UPDATE latchwork_work_limit AS m SET held = max(m.held + x.value ->> \
         'change', 0) \
@@ -319,6 +341,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         'provenance', value ->> 'created_at' \
         FROM json_each($1) AS x ORDER BY x.key",
     lock_sealer: "SELECT position FROM latchwork_work_sealer",
+    sealed_position: "SELECT position FROM latchwork_work_sealer",
     put_sealer: "UPDATE latchwork_work_sealer SET position = $1",
     unsealed: concat!(
         "SELECT ",
@@ -368,7 +391,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         created_at = excluded.created_at, expires_at = excluded.expires_at \
         WHERE k.expires_at <= $5 RETURNING 1",
     stored_answer: "SELECT request, answer FROM latchwork_work_idempotency \
-        WHERE caller = $1 AND scope = $2 AND key = $3",
+        WHERE caller = $1 AND scope = $2 AND key = $3 AND expires_at > $4",
     put_answer: "UPDATE latchwork_work_idempotency SET answer = $4 \
         WHERE caller = $1 AND scope = $2 AND key = $3",
     forget_key: "DELETE FROM latchwork_work_idempotency \

@@ -1,6 +1,6 @@
 //! What the use cases need of the world; the infrastructure provides it.
 //!
-//! The port of locks is [`latchwork_lock::LockProvider`] itself: the use cases are handed a
+//! The port of locks is [`latchwork_lock::provider::LockProvider`] itself: the use cases are handed a
 //! [`Locks`](latchwork_lock::Locks) over any of its implementations.
 
 mod lock;

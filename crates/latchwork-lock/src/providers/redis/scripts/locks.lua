@@ -358,13 +358,13 @@ local operations = {
     return { h and claim(s, h, 1) or 0, s.head and time_left(s) or -1 }
   end,
 
-  -- Renew. Replies the time, or 0 if it is not held.
+  -- Renew. Replies 1 and the time, or 0 if it is not held.
   n = function(s, id, ttl)
     local h = holder(s, id)
-    if h and s.single then call('PEXPIRE', s.key, ttl) return now end
+    if h and s.single then return { call('PEXPIRE', s.key, ttl), now } end
     if h then h.state, h.expires, s.changed = 'c', now + ttl * 1000, true end
     grant_next(s)
-    return h and now or 0
+    return h and { 1, now } or 0
   end,
 
   -- Is held? Replies 1 or 0.

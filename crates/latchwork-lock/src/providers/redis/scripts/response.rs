@@ -81,8 +81,9 @@ impl Response {
 
     /// The server's clock, in microseconds since 1970, if the lease was renewed.
     pub(crate) fn renew(&self, during: &'static str) -> Result<Option<i64>> {
-        self.read(during, |value| match value {
-            Value::Int(server_us) => Some((*server_us > 0).then_some(*server_us)),
+        self.read(during, |value| match (value, value.as_sequence()) {
+            (Value::Int(0), _) => Some(None),
+            (_, Some([Value::Int(1), Value::Int(server_us)])) => Some(Some(*server_us)),
             _ => None,
         })
     }
@@ -139,8 +140,9 @@ pub(crate) fn caught(value: &Value) -> Option<String> {
 }
 
 fn acquire(value: &Value, clock: &dyn Clock) -> Option<AcquireResponse> {
-    // A free key that is granted at once is answered with the bare fence.
-    if let Value::Int(number) = value {
+    // A free key that is granted at once is answered with the bare fence. It is a clock in
+    // microseconds: 0 or 1 would be the reply to another command, on a connection that lost bytes.
+    if let Value::Int(number @ 2..) = value {
         return Some(AcquireResponse::Granted(Grant::first(fence(*number)), true));
     }
     match value.as_sequence()? {
@@ -210,4 +212,23 @@ fn boolean(value: &Value) -> Option<bool> {
 
 fn micros(left: i64) -> Option<Duration> {
     u64::try_from(left).ok().map(Duration::from_micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SystemClock;
+
+    /// A connection that lost bytes delivers the reply to one command as that to another.
+    #[test]
+    fn the_reply_to_another_command_is_not_taken_for_a_grant_or_a_renewal() {
+        let response = |value| Response { value, repeated: false };
+        for other in
+            [Value::Int(0), Value::Int(1), Value::Array(vec![Value::Int(1), Value::Int(9)])]
+        {
+            assert!(response(other).acquire("testing", &SystemClock).is_err());
+        }
+        assert!(response(Value::Int(1_794_976_095_220_730)).renew("testing").is_err(), "a fence");
+        assert!(response(Value::Int(1)).renew("testing").is_err(), "a release");
+    }
 }

@@ -1,0 +1,93 @@
+//! Another process: this test binary once more, as an agent.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use latchwork_contract::process::{self, Signal};
+use latchwork_work::{Checkout, Submission, WorkManager};
+use serde_json::json;
+
+use crate::room::{agent, types};
+use crate::{millis, secs};
+
+pub(crate) struct Child {
+    process: std::process::Child,
+    pub(crate) said: Receiver<String>,
+}
+
+impl Child {
+    /// An agent that leases and submits until it is killed, and says `leased ITEM` before it works.
+    pub(crate) fn start(name: &str, url: &str) -> Child {
+        let mut process = Command::new(std::env::current_exe().expect("this program"))
+            .env("LATCHWORK_WORK_CHILD", name)
+            .env("LATCHWORK_WORK_URL", url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("started");
+        let out = BufReader::new(process.stdout.take().expect("piped"));
+        let (tell, said) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let _ = tell.send(line);
+            }
+        });
+        Child { process, said }
+    }
+
+    /// Waits until it has leased something, so that what is done to it hits it with a lease.
+    pub(crate) fn leased(&self) {
+        while self.said.try_recv().is_ok() {}
+        self.said.recv_timeout(secs(60)).expect("it leases something");
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        process::send(&self.process, signal).expect("alive");
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) async fn play(name: &str) {
+    let died = Some(Signal::KILL);
+    rustix::process::set_parent_process_death_signal(died).expect("a signal that exists");
+    let url = std::env::var("LATCHWORK_WORK_URL").expect("an address");
+    let work = loop {
+        match WorkManager::builder(types()).connect(&url).await {
+            Ok(work) => break work,
+            Err(error) => assert!(error.is_temporary(), "{error}"),
+        }
+        tokio::time::sleep(millis(100)).await;
+    };
+    let client = agent(&work, name);
+    // A server that is away comes back; a lease that ran out is somebody else's.
+    let go_on = |error: latchwork_work::Error| {
+        let known = error.is_temporary() || error.code() == "lease_expired";
+        assert!(known, "{}: {error}", error.code());
+    };
+    loop {
+        let got = client.checkout(Checkout::of_type("quick").limit(2).wait(secs(1))).await;
+        let leases = match got {
+            Ok(got) => got.leases,
+            Err(error) => {
+                go_on(error);
+                tokio::time::sleep(millis(50)).await;
+                continue;
+            }
+        };
+        for lease in leases {
+            println!("leased {}", lease.item_id);
+            tokio::time::sleep(millis(20)).await;
+            let result = json!({"by": name, "fence": lease.fence});
+            if let Err(error) = client.submit(Submission::new(&lease, result)).await {
+                go_on(error);
+            }
+        }
+    }
+}

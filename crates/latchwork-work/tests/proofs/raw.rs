@@ -1,0 +1,196 @@
+//! Rows that somebody else has changed, keys that have expired, and the caller's own transaction.
+
+use latchwork_work::audit::Finding;
+use latchwork_work::{Checkout, OrderState, Proposal, Submission};
+use serde_json::json;
+use sqlx::Connection;
+
+use crate::proofs;
+use crate::room::{Room, ada, agent, maintenance, propose, verified};
+
+proofs![
+    w10_verify_finds_what_was_changed,
+    w10_verify_finds_what_was_removed,
+    w10_verify_finds_what_was_reordered,
+    w10_a_stranger_verifies_a_real_export,
+    w09_an_expired_key_is_a_fresh_one,
+    w02_the_order_exists_if_and_only_if_the_callers_row_does,
+    w11_a_count_that_is_wrong_is_counted_anew,
+    w15_damaged_rows_are_told_and_hide_no_others,
+];
+
+/// A sealed trail of three orders.
+async fn trail(room: &Room) -> latchwork_work::WorkManager {
+    let work = room.manager().await;
+    let client = agent(&work, "agent-1");
+    for _ in 0..3 {
+        propose(&work, "job", json!({"items": 1})).await;
+        let lease = client.checkout(Checkout::any()).await.expect("checked out").leases.remove(0);
+        client.submit(Submission::new(&lease, json!({"é": "\u{1f600}"}))).await.expect("in");
+    }
+    assert!(verified(&work).await > 15);
+    work
+}
+
+async fn w10_verify_finds_what_was_changed(room: Room) {
+    let work = trail(&room).await;
+    for (column, value) in [("payload", "'{}'"), ("actor_id", "'eve'"), ("message", "'x'")] {
+        let set = |value: &str| {
+            format!("UPDATE latchwork_work_event SET {column} = {value} WHERE position = 3")
+        };
+        room.run("DROP TABLE IF EXISTS kept").await;
+        room.run("CREATE TABLE kept AS SELECT * FROM latchwork_work_event").await;
+        assert_eq!(room.run(&set(value)).await, 1);
+        let found = work.verify().await.expect("verified").findings;
+        assert!(
+            matches!(found[..], [Finding::WrongHash { position: 3, .. }]),
+            "{column}: {found:?}"
+        );
+        room.run(&set(&format!("(SELECT k.{column} FROM kept k WHERE k.position = 3)"))).await;
+        assert!(work.verify().await.expect("verified").is_intact());
+    }
+}
+
+async fn w10_verify_finds_what_was_removed(room: Room) {
+    let work = trail(&room).await;
+    let last = work.verify().await.expect("verified").position;
+    let remove =
+        |position: u64| format!("DELETE FROM latchwork_work_event WHERE position = {position}");
+    assert_eq!(room.run(&remove(last)).await, 1);
+    let found = work.verify().await.expect("verified").findings;
+    assert_eq!(found, [Finding::Gap { from: last, to: last }], "also the last one");
+    room.run(&remove(2)).await;
+    let found = work.verify().await.expect("verified").findings;
+    assert!(found.contains(&Finding::Gap { from: 2, to: 2 }), "{found:?}");
+    assert!(found.iter().any(|f| matches!(f, Finding::WrongHash { .. })), "{found:?}");
+}
+
+async fn w10_verify_finds_what_was_reordered(room: Room) {
+    let work = trail(&room).await;
+    for (from, to) in [(1, 9_999), (2, 1), (9_999, 2)] {
+        let sql =
+            format!("UPDATE latchwork_work_event SET position = {to} WHERE position = {from}");
+        assert_eq!(room.run(&sql).await, 1);
+    }
+    let found = work.verify().await.expect("verified").findings;
+    assert!(found.len() >= 2, "both have a wrong hash: {found:?}");
+}
+
+async fn w10_a_stranger_verifies_a_real_export(room: Room) {
+    let work = trail(&room).await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let python = async || {
+        let line = |event| serde_json::to_string(&event).expect("JSON");
+        let lines: Vec<_> =
+            work.export(0, 1_000).await.expect("exported").into_iter().map(line).collect();
+        let path = directory.path().join("export");
+        std::fs::write(&path, lines.join("\n")).expect("written");
+        let output = std::process::Command::new("python3")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/verify.py"))
+            .arg(path)
+            .output()
+            .expect("python3 runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = python().await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(" 0 findings"), "{said}");
+    room.run("UPDATE latchwork_work_event SET event = 'failed' WHERE position = 4").await;
+    let (code, said) = python().await;
+    assert!(code == Some(1) && said.contains("position 4"), "{said}");
+}
+
+async fn w09_an_expired_key_is_a_fresh_one(room: Room) {
+    let work = room.manager().await;
+    let client = ada(&work).idempotent("k");
+    let proposal = |items: u32| Proposal::new("job", json!({ "items": items }));
+    let first = client.propose_once(proposal(1)).await.expect("proposed").value.order.id;
+    assert!(client.propose_once(proposal(1)).await.expect("proposed").replayed);
+    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    let again = client.propose_once(proposal(1)).await.expect("proposed");
+    assert!(!again.replayed && again.value.order.id != first, "its time is over");
+    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    let other = client.propose_once(proposal(2)).await.expect("no conflict with an expired one");
+    assert!(!other.replayed);
+    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    assert_eq!(maintenance(&work).round().await.expect("a round").keys, 1);
+    let left = room.number("SELECT count(*) FROM latchwork_work_idempotency").await;
+    assert_eq!(left, 0);
+}
+
+async fn w02_the_order_exists_if_and_only_if_the_callers_row_does(room: Room) {
+    let work = room.manager().await;
+    room.run("CREATE TABLE mine (id bigint)").await;
+    let client = ada(&work);
+    let proposals = || vec![Proposal::new("job", json!({"items": 2})); 2];
+    for commits in [false, true] {
+        let notice = if room.is_sqlite() {
+            let mut connection = room.sqlite_connection().await;
+            let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.expect("begun");
+            sqlx::query("INSERT INTO mine VALUES (1)").execute(&mut *tx).await.expect("a row");
+            let (made, notice) = client.propose_in_sqlite(&mut tx, proposals()).await.expect("in");
+            assert_eq!(made.len(), 2);
+            match commits {
+                true => tx.commit().await.expect("committed"),
+                false => tx.rollback().await.expect("rolled back"),
+            }
+            let error = client.propose_in_postgres(&mut fake().await, proposals()).await;
+            assert_eq!(error.map(drop).expect_err("another database").code(), "invalid_argument");
+            notice
+        } else {
+            let mut connection = room.pg().await;
+            let mut tx = connection.begin().await.expect("begun");
+            sqlx::query("INSERT INTO mine VALUES (1)").execute(&mut *tx).await.expect("a row");
+            let (made, notice) =
+                client.propose_in_postgres(&mut tx, proposals()).await.expect("in");
+            assert_eq!(made.len(), 2);
+            match commits {
+                true => tx.commit().await.expect("committed"),
+                false => tx.rollback().await.expect("rolled back"),
+            }
+            notice
+        };
+        notice.send();
+        let rows = room.number("SELECT count(*) FROM mine").await;
+        let states = work.order_states().await.expect("counts");
+        let orders: u64 = states.iter().map(|one| one.count).sum();
+        assert_eq!((rows, orders), if commits { (1, 2) } else { (0, 0) });
+        let got = agent(&work, "agent-1").checkout(Checkout::any().limit(9)).await.expect("asked");
+        assert_eq!(got.leases.len(), if commits { 4 } else { 0 });
+    }
+    verified(&work).await;
+}
+
+/// A connection of the other kind, to show that it is refused.
+async fn fake() -> sqlx::PgConnection {
+    let server = std::env::var("LATCHWORK_TEST_POSTGRES").expect("a server");
+    sqlx::PgConnection::connect(&server).await.expect("connected")
+}
+
+async fn w11_a_count_that_is_wrong_is_counted_anew(room: Room) {
+    let work = room.manager().await;
+    propose(&work, "keyed", json!({"keys": ["k", "k"], "limit": 1})).await;
+    room.run("UPDATE latchwork_work_limit SET held = 1").await;
+    room.run("UPDATE latchwork_work_ready SET hold = 1").await;
+    let client = agent(&work, "agent-1");
+    let none = client.checkout(Checkout::any()).await.expect("asked");
+    assert_eq!(none.leases, []);
+    maintenance(&work).round().await.expect("a round");
+    let got = client.checkout(Checkout::any().limit(9)).await.expect("asked").leases;
+    assert_eq!(got.len(), 1);
+}
+
+async fn w15_damaged_rows_are_told_and_hide_no_others(room: Room) {
+    let work = room.manager().await;
+    let bad = propose(&work, "job", json!({"items": 1})).await;
+    let good = propose(&work, "quick", json!({"items": 1})).await;
+    room.run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{}'", bad.id))
+        .await;
+    let error = work.order(bad.id).await.expect_err("it cannot be read");
+    assert_eq!(error.code(), "work_store_backend", "{error}");
+    let client = agent(&work, "agent-1");
+    let lease = client.checkout(Checkout::of_type("quick")).await.expect("asked").leases.remove(0);
+    client.submit(Submission::new(&lease, json!(1))).await.expect("submitted");
+    assert_eq!(work.order(good.id).await.expect("an order").order.state, OrderState::Submitted);
+    verified(&work).await;
+}
