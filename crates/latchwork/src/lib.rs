@@ -62,11 +62,12 @@ pub async fn connect(url: &str) -> lock::Result<Locks> {
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-/// The examples of the flow guide.
-#[cfg(all(doctest, feature = "flow"))]
-#[doc = include_str!("../../../docs/flows.md")]
-pub struct FlowGuide;
 /// The examples of the work layer's documentation, so that they compile.
 #[cfg(all(doctest, feature = "work", feature = "sqlite", feature = "postgres"))]
 #[doc = include_str!("../../../docs/work.md")]
 pub struct Work;
+
+/// The examples of the flow guide.
+#[cfg(all(doctest, feature = "flow"))]
+#[doc = include_str!("../../../docs/flows.md")]
+pub struct FlowGuide;

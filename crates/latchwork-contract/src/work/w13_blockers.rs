@@ -192,9 +192,10 @@ async fn w13_an_order_names_what_it_waits_for_in_each_state(f: Fixture) {
         ada.transition_order(order, step, EventNote::new()).await.expect("a legal way");
     }
     assert_eq!(codes(&work, order).await, [], "nothing blocks what is done");
-    let error = work.explain_order(OrderId::new(chrono::Utc::now())).await.expect_err("none");
+    let now = work.now().await.expect("a time");
+    let error = work.explain_order(OrderId::new(now)).await.expect_err("none");
     assert_eq!(error.code(), "order_not_found");
-    let error = work.explain_item(ItemId::new(chrono::Utc::now())).await.expect_err("none");
+    let error = work.explain_item(ItemId::new(now)).await.expect_err("none");
     assert_eq!(error.code(), "item_not_found");
 }
 

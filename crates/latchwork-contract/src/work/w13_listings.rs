@@ -377,7 +377,7 @@ async fn w13_pages_neither_repeat_nor_hide_orders(f: Fixture) {
     let distinct: BTreeSet<_> = seen.iter().collect();
     assert_eq!(distinct.len(), seen.len(), "nothing is seen twice");
     // The order at which a page ended may be gone.
-    let gone = OrderId::new(Utc::now());
+    let gone = OrderId::new(work.now().await.expect("a time"));
     let place = Cursor::new(&query.sort, vec![Some(3), Some(0)], gone);
     query.after = Some(place);
     let page = work.orders(&query).await.expect("a page");
@@ -461,7 +461,8 @@ async fn w13_what_no_database_keeps_is_refused(f: Fixture) {
         assert!(error.to_string().contains("1 to 100"), "{error}");
     }
     let query = OrderQuery::default();
-    let place = Cursor::new(&query.sort, vec![None, None], OrderId::new(Utc::now()));
+    let gone = OrderId::new(work.now().await.expect("a time"));
+    let place = Cursor::new(&query.sort, vec![None, None], gone);
     let error = work.orders(&OrderQuery { after: Some(place), ..query }).await;
     assert_eq!(error.expect_err("no such place").code(), "invalid_argument");
 }
