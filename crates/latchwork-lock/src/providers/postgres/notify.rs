@@ -35,6 +35,10 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// How long its own notification may take.
 const ECHO: Duration = Duration::from_secs(2);
 
+/// So many echoes may be missing before the session is given up. To drop it sends UNLISTEN and waits for
+/// the answer: in an outage that loses messages the connection would stay open for ever.
+const DOUBTS: u32 = 5;
+
 /// The pause before a listener that gets no notifications tries again.
 const DEAF: Duration = Duration::from_secs(60);
 
@@ -161,30 +165,42 @@ async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
     .await?;
     // A session that is not ours alone accepts LISTEN and never delivers a notification: only one of
     // our own proves that they arrive.
-    notify_self(store).await?;
-    let mut patience = ECHO;
+    let mut doubts = 0;
+    let mut patience = send_echo(store).await;
     loop {
         match timeout(patience, listener.try_recv()).await {
             Ok(Ok(Some(notice))) => {
-                if !std::mem::replace(was_notified, true) {
-                    store.is_notified.store(true, Ordering::Release);
+                (*was_notified, doubts, patience) = (true, 0, SILENCE);
+                if !store.is_notified.swap(true, Ordering::AcqRel) {
                     store.waiters.wake_poller();
                 }
-                patience = SILENCE;
                 store.on_notification(notice.payload());
             }
             Ok(Ok(None)) => return Err(std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()),
             Ok(Err(error)) => return Err(error),
-            Err(_) if patience == SILENCE => {
-                notify_self(store).await?;
-                patience = ECHO;
+            Err(_) => {
+                // After a silence the first echo is no doubt yet.
+                doubts += u32::from(patience != SILENCE);
+                if doubts > 0 && store.is_notified.swap(false, Ordering::AcqRel) {
+                    store.waiters.wake_poller();
+                }
+                if doubts == DOUBTS {
+                    let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                    return if *was_notified { Err(late.into()) } else { Ok(()) };
+                }
+                patience = send_echo(store).await;
             }
-            Err(_) if *was_notified => {
-                return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
-            }
-            Err(_) => return Ok(()),
         }
     }
+}
+
+/// Sends a notification to this process, and says how long to wait for it. One that could not be sent
+/// is a doubt, too, and no reason to drop the session.
+async fn send_echo(store: &Store) -> Duration {
+    if notify_self(store).await.is_err() {
+        sleep(SHORTEST).await;
+    }
+    ECHO
 }
 
 async fn notify_self(store: &Store) -> sqlx::Result<()> {
