@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{completions, demo, lock, locks};
+use crate::commands::{completions, demo, flows, lock, locks};
 use crate::voice::has_colour;
 
 /// Locks with fences, for shells and scripts.
@@ -27,6 +27,7 @@ Set LATCHWORK_LOG=debug to see what the lock layer does (on stderr).";
 enum Command {
     Lock(lock::Lock),
     Locks(locks::LocksCommand),
+    Flows(flows::FlowsCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
 }
@@ -37,6 +38,7 @@ impl Cli {
         match self.command {
             Command::Lock(lock) => lock.run(),
             Command::Locks(locks) => locks.run(),
+            Command::Flows(flows) => flows.run(),
             Command::Demo(demo) => demo.run(),
             Command::Completions(completions) => completions.run(),
         }

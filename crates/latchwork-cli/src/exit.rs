@@ -78,6 +78,22 @@ impl Failure {
 
 impl From<latchwork::flow::Error> for Failure {
     fn from(error: latchwork::flow::Error) -> Self {
+        use latchwork::flow::ErrorKind as Kind;
+        let exit = match error.kind() {
+            Kind::StoreUnavailable { .. } | Kind::StoreBackend { .. } => Exit::Unavailable,
+            Kind::InvalidArgument { .. }
+            | Kind::NotBuilt { .. }
+            | Kind::ContextNotFound { .. }
+            | Kind::TransitionOver { .. } => Exit::Usage,
+            _ => Exit::Internal,
+        };
+        Failure::new(exit, error.code(), error.to_string())
+    }
+}
+
+#[cfg(feature = "sqlite")]
+impl From<latchwork::work::Error> for Failure {
+    fn from(error: latchwork::work::Error) -> Self {
         Failure { code: error.code(), ..Failure::internal(error.to_string()) }
     }
 }

@@ -111,13 +111,13 @@ fn named(who: &str, note: Option<&str>) -> String {
 }
 
 /// Without lines, so that `awk` and eyes both read it; as wide as the terminal.
-fn plain_table() -> Table {
+pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table
 }
 
-fn trimmed(mut table: Table) -> String {
+pub(crate) fn trimmed(mut table: Table) -> String {
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }

@@ -5,12 +5,17 @@ use std::future::{Future, ready};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
-use latchwork_lock::Fence;
+use latchwork_lock::provider::Moment;
+use latchwork_lock::{Fence, Held};
 use serde_json::Value;
 
-use crate::{AnyGate, BoxError, Execution, Gate, Pause, State, TransitionContext, Woken};
+use crate::heartbeat::Pulse;
+use crate::{
+    ActionPolicy, AnyGate, BoxError, Execution, Gate, Pause, State, TransitionContext, Woken,
+};
 
 /// One step of a transition.
 ///
@@ -57,6 +62,32 @@ pub trait Action<S: State>: Send + Sync + 'static {
         None
     }
 
+    /// How long it may take, whether it is tried again, and what a loss does to it. By default as the
+    /// machine says, once, and dropped.
+    fn policy(&self) -> ActionPolicy {
+        ActionPolicy::default()
+    }
+
+    /// The same action with another policy.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use latchwork_flow::{Action, ActionPolicy, ActionResult, JsonState, Retry, action_fn};
+    ///
+    /// let charge = action_fn::<JsonState, _, _>("charge", |_| async { Ok(ActionResult::proceed()) });
+    /// let charge = charge.with_policy(ActionPolicy {
+    ///     time_limit: Some(Duration::from_secs(20)),
+    ///     retry: Retry::times(3),
+    ///     ..ActionPolicy::default()
+    /// });
+    /// ```
+    fn with_policy(self, policy: ActionPolicy) -> WithPolicy<Self>
+    where
+        Self: Sized,
+    {
+        WithPolicy { policy, action: self }
+    }
+
     /// A gate right before this action: unless it allows, this action alone is skipped.
     fn gate(&self) -> Option<AnyGate<S>> {
         None
@@ -75,7 +106,11 @@ pub trait Action<S: State>: Send + Sync + 'static {
 pub struct ActionContext<S: State> {
     pub(crate) transition: Arc<TransitionContext<S>>,
     pub(crate) index: usize,
-    pub(crate) fence: Option<Fence>,
+    pub(crate) lease: Option<Arc<Held>>,
+    pub(crate) attempt: u32,
+    /// When it is dropped.
+    pub(crate) limit: Moment,
+    pub(crate) pulse: Option<Arc<Pulse>>,
 }
 
 impl<S: State> ActionContext<S> {
@@ -110,7 +145,50 @@ impl<S: State> ActionContext<S> {
 
     /// The fence of the lock, to be sent with each write; none without a lock.
     pub fn fence(&self) -> Option<Fence> {
-        self.fence
+        self.lease.as_ref().map(|lease| lease.fence())
+    }
+
+    /// Which attempt at this action this is, from 1: processes that died with it, and failures that
+    /// its [retry policy](ActionPolicy::retry) has made up for. One that asked to be
+    /// [repeated](ActionResult::retry_after) begins with 1 again.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Whether the transition is still this process's: its lock can be trusted, its run-lease is not
+    /// another's, and nobody has called it off.
+    pub fn is_held(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| lease.is_held())
+            && self.pulse.as_ref().is_none_or(|pulse| pulse.loss().is_none())
+    }
+
+    /// How long the action may still take: until its time limit, or the end of a lock that nobody
+    /// renews. None without either.
+    pub fn remaining(&self) -> Option<Duration> {
+        let lock = self.lease.as_ref().map(|lease| lease.remaining());
+        let now = self.transition.machine.clock.now();
+        let limit = Some(self.limit).filter(|at| *at != Moment::NEVER).map(|at| at.since(now));
+        lock.into_iter().chain(limit).min()
+    }
+
+    /// Ends when the transition is no longer this process's. An action whose policy is to
+    /// [finish](ActionPolicy::on_loss) can wait for it beside its work; others are dropped then.
+    ///
+    /// Cancel safe: it only looks.
+    pub async fn lost(&self) {
+        let lock = async {
+            match &self.lease {
+                Some(lease) => lease.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        let run = async {
+            match &self.pulse {
+                Some(pulse) => drop(pulse.lost().await),
+                None => std::future::pending().await,
+            }
+        };
+        futures::future::select(std::pin::pin!(lock), std::pin::pin!(run)).await;
     }
 
     /// What ended the last pause, with a signal's payload.
@@ -121,7 +199,14 @@ impl<S: State> ActionContext<S> {
 
 impl<S: State> Clone for ActionContext<S> {
     fn clone(&self) -> Self {
-        ActionContext { transition: self.transition.clone(), index: self.index, fence: self.fence }
+        ActionContext {
+            transition: self.transition.clone(),
+            index: self.index,
+            lease: self.lease.clone(),
+            attempt: self.attempt,
+            limit: self.limit,
+            pulse: self.pulse.clone(),
+        }
     }
 }
 
@@ -151,7 +236,26 @@ impl<S> ActionResult<S> {
 
     /// Go on later with the next action. The lock stays held.
     pub fn pause(pause: Pause) -> Self {
-        ActionResult { pause: Some(Box::new(pause)), ..Self::new(Execution::Pause) }
+        let execution = if pause.repeat { Execution::Repeat } else { Execution::Pause };
+        ActionResult { pause: Some(Box::new(pause)), ..Self::new(execution) }
+    }
+
+    /// Run this action again after this long, as often as it asks for it; the lock stays held. Needs
+    /// a [`FlowRunner`](crate::FlowRunner), or somebody who resumes it. With a signal, or to renew the
+    /// lock: [`Pause::repeat`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use latchwork_flow::{ActionResult, JsonState};
+    /// # let is_paid = false;
+    ///
+    /// let answer: ActionResult<JsonState> = match is_paid {
+    ///     true => ActionResult::proceed(),
+    ///     false => ActionResult::retry_after(Duration::from_secs(60)),
+    /// };
+    /// ```
+    pub fn retry_after(span: Duration) -> Self {
+        Self::pause(Pause::new().wake_after(span).repeat())
     }
 
     /// End the transition here. The lock is released.
@@ -181,13 +285,19 @@ impl<S> ActionResult<S> {
 pub struct AnyAction<S: State> {
     pub(crate) name: Arc<str>,
     pub(crate) gate: Option<AnyGate<S>>,
+    pub(crate) policy: ActionPolicy,
     action: Arc<dyn DynAction<S>>,
 }
 
 impl<S: State> AnyAction<S> {
     /// Takes an action's type away.
     pub fn new(action: impl Action<S>) -> Self {
-        AnyAction { name: action.name().into(), gate: action.gate(), action: Arc::new(action) }
+        AnyAction {
+            name: action.name().into(),
+            gate: action.gate(),
+            policy: action.policy(),
+            action: Arc::new(action),
+        }
     }
 
     /// The action of a closure.
@@ -219,8 +329,8 @@ impl<S: State> AnyAction<S> {
 
 impl<S: State> Clone for AnyAction<S> {
     fn clone(&self) -> Self {
-        let (name, gate) = (self.name.clone(), self.gate.clone());
-        AnyAction { name, gate, action: self.action.clone() }
+        let (name, gate, policy) = (self.name.clone(), self.gate.clone(), self.policy.clone());
+        AnyAction { name, gate, policy, action: self.action.clone() }
     }
 }
 
@@ -327,6 +437,41 @@ impl<S: State, A: Action<S>> Action<S> for Behind<S, A> {
 
     fn gate(&self) -> Option<AnyGate<S>> {
         Some(self.gate.clone())
+    }
+
+    fn policy(&self) -> ActionPolicy {
+        self.action.policy()
+    }
+}
+
+/// An action with a policy; made by [`Action::with_policy`].
+pub struct WithPolicy<A> {
+    policy: ActionPolicy,
+    action: A,
+}
+
+impl<S: State, A: Action<S>> Action<S> for WithPolicy<A> {
+    fn name(&self) -> &str {
+        self.action.name()
+    }
+
+    fn execute(
+        &self,
+        at: ActionContext<S>,
+    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
+        self.action.execute(at)
+    }
+
+    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
+        self.action.execute_now(at)
+    }
+
+    fn gate(&self) -> Option<AnyGate<S>> {
+        self.action.gate()
+    }
+
+    fn policy(&self) -> ActionPolicy {
+        self.policy.clone()
     }
 }
 

@@ -5,17 +5,19 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_lock::{Clock, Key, LockConfig, LockStrategy, Locks, SystemClock};
+use latchwork_lock::{Capability, Clock, Key, LockConfig, LockStrategy, Locks, SystemClock};
 
 use crate::configuration::{DynConfigurationProvider, Script};
 use crate::context::MachineLabel;
 use crate::entity::{Entities, Load, Rebase, Save};
+use crate::heartbeat::Heart;
 use crate::lock_key::EntityKeyFn;
 use crate::machine::{Locking, Machine};
+use crate::migrate::Migrate;
 use crate::{
     Action, ActionContext, ActionResult, AnyAction, AnyGate, BoxError, ConfigurationProvider,
-    ContextStore, Contexts, Error, Gate, GateResult, Loaded, LockKeyProvider, Observer, Result,
-    SaveRequest, State, StateMachine,
+    ContextStore, Contexts, Error, Gate, GateResult, Loaded, LockKeyProvider, Observer,
+    OlderContext, Result, SaveRequest, State, StateMachine,
 };
 
 /// A [`StateMachine`] under construction; made by [`StateMachine::builder`].
@@ -23,6 +25,7 @@ use crate::{
 pub struct StateMachineBuilder<S: State> {
     name: String,
     definition: u32,
+    migrate: Option<Migrate>,
     gates: Vec<AnyGate<S>>,
     actions: Vec<AnyAction<S>>,
     provider: Option<Box<dyn DynConfigurationProvider<S>>>,
@@ -33,19 +36,28 @@ pub struct StateMachineBuilder<S: State> {
     rebase: Option<Rebase<S>>,
     renew: Option<Duration>,
     store: Option<Contexts>,
-    run_ttl: Duration,
+    run_ttl: Option<Duration>,
+    action_limit: Duration,
     observers: Vec<Box<dyn Observer<S>>>,
     clock: Option<Arc<dyn Clock>>,
 }
 
-/// How long a process may be silent before another takes its context over.
-const RUN_TTL: Duration = Duration::from_secs(30);
+/// How long a process may be silent before another takes its context over, where the lock's ttl does
+/// not ask for less.
+const RUN_TTL: Duration = Duration::from_secs(10);
+
+/// How long the lock of a stored transition is renewed unless told.
+const RENEW_UP_TO: Duration = Duration::from_secs(3_600);
+
+/// How long an action may take that says nothing else.
+const ACTION_LIMIT: Duration = Duration::from_secs(600);
 
 impl<S: State> StateMachineBuilder<S> {
     pub(crate) fn new(name: String) -> Self {
         StateMachineBuilder {
             name,
             definition: 1,
+            migrate: None,
             gates: Vec::new(),
             actions: Vec::new(),
             provider: None,
@@ -56,16 +68,57 @@ impl<S: State> StateMachineBuilder<S> {
             rebase: None,
             renew: None,
             store: None,
-            run_ttl: RUN_TTL,
+            run_ttl: None,
+            action_limit: ACTION_LIMIT,
             observers: Vec::new(),
             clock: None,
         }
     }
 
     /// The version of this machine's definition, 1 unless told. Raise it when older programs must not
-    /// go on with what this one has begun.
+    /// go on with what this one has begun. What they have begun is read as it is, or
+    /// [migrated](Self::migrate).
     pub fn definition(mut self, version: u32) -> Self {
         self.definition = version;
+        self
+    }
+
+    /// Brings what older [definitions](Self::definition) have stored up to this one, before it is
+    /// read: the state, the delta, and the names of the actions that are left. It is asked for every
+    /// context of an older definition that is not over, whenever it is read, and stored with the next
+    /// save: from then on older programs refuse the context. It may be asked for the same context more
+    /// than once, and must give the same answer.
+    ///
+    /// ```
+    /// use latchwork_flow::prelude::*;
+    ///
+    /// let machine = StateMachine::<JsonState>::builder("publish")
+    ///     .definition(2)
+    ///     .migrate(|older| {
+    ///         // Definition 1 had one name, and an action that is named otherwise now.
+    ///         if let Some(state) = &mut older.state {
+    ///             state["names"] = serde_json::json!([state["name"].take()]);
+    ///         }
+    ///         for action in older.remaining.iter_mut().flatten() {
+    ///             if action == "mail" {
+    ///                 *action = "notify".to_owned();
+    ///             }
+    ///         }
+    ///         Ok(())
+    ///     })
+    ///     .action_fn("notify", |_| async { Ok(ActionResult::proceed()) })
+    ///     .build()?;
+    /// # Ok::<(), latchwork_flow::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Of the closure: anything; the context is not changed, counts an attempt, and is quarantined
+    /// with [`MigrationFailed`](crate::ErrorKind::MigrationFailed) after some.
+    pub fn migrate(
+        mut self,
+        migrate: impl Fn(&mut OlderContext) -> Result<(), BoxError> + Send + Sync + 'static,
+    ) -> Self {
+        self.migrate = Some(Migrate::new(migrate));
         self
     }
 
@@ -188,8 +241,11 @@ impl<S: State> StateMachineBuilder<S> {
         self
     }
 
-    /// Renews the lock while actions run, until it was held for this long in all. Off by default: a
-    /// lock that never ends hides an action that is stuck.
+    /// Renews the lock while actions run, until it was held for this long in all; zero: never.
+    ///
+    /// With a [store](Self::store) an hour unless told, so that the lock lasts as long as the run-lease
+    /// that is kept alive beside it, and outlives the process until another takes over. Without a store
+    /// never unless told. It always has a bound: a lock that never ends hides an action that is stuck.
     pub fn renew_lock_up_to(mut self, max_hold: Duration) -> Self {
         self.renew = Some(max_hold);
         self
@@ -201,10 +257,26 @@ impl<S: State> StateMachineBuilder<S> {
         self
     }
 
-    /// How long a process may be silent before another takes over what it is at; 30 s unless told.
-    /// Actions that wait are no silence: a heartbeat goes on beside them.
+    /// How long a process may be silent before another takes over what it is at; a third of the lock's
+    /// ttl unless told, and 10 s at most. Actions that wait or block are no silence: a heartbeat goes on
+    /// beside them.
+    ///
+    /// The lock must outlive the take-over, or others may move the entity in between and the
+    /// transition has to look at it again (F14). A renewed lock lasts at least two thirds of its ttl
+    /// after its process has died; choose less than that.
     pub fn run_lease(mut self, ttl: Duration) -> Self {
-        self.run_ttl = ttl;
+        self.run_ttl = Some(ttl);
+        self
+    }
+
+    /// How long an action or a gate may take; ten minutes unless told. An action can say otherwise
+    /// ([`ActionPolicy::time_limit`](crate::ActionPolicy::time_limit)), and a machine without limits
+    /// says `Duration::MAX`.
+    ///
+    /// What has to wait longer than that should not wait but
+    /// [pause](crate::ActionResult::pause), or be [repeated](crate::ActionResult::retry_after).
+    pub fn action_limit(mut self, limit: Duration) -> Self {
+        self.action_limit = limit;
         self
     }
 
@@ -236,7 +308,10 @@ impl<S: State> StateMachineBuilder<S> {
         if self.definition == 0 {
             return Err(Error::invalid_argument("definition", "versions begin with 1"));
         }
-        if self.run_ttl < Duration::from_millis(10) {
+        if self.action_limit.is_zero() {
+            return Err(Error::invalid_argument("action limit", "no time at all is none"));
+        }
+        if self.run_ttl.is_some_and(|ttl| ttl < SHORTEST_RUN) {
             return Err(Error::invalid_argument("run lease", "it is shorter than 10 ms"));
         }
         let mut gates = BTreeMap::new();
@@ -261,9 +336,13 @@ impl<S: State> StateMachineBuilder<S> {
         }
         let locking = self.locks.map(|(locks, keys)| Locking {
             config: self.lock_config.unwrap_or_else(|| locks.defaults().clone()),
-            locks,
             keys,
-            renew: self.renew,
+            renew: match (self.renew, &self.store) {
+                (Some(bound), _) => Some(bound).filter(|bound| !bound.is_zero()),
+                (None, Some(_)) if locks.capabilities().has(Capability::Renew) => Some(RENEW_UP_TO),
+                (None, _) => None,
+            },
+            locks,
         });
         if let Some(locking) = &locking {
             locking.config.check()?;
@@ -281,6 +360,7 @@ impl<S: State> StateMachineBuilder<S> {
         if entities.is_some() {
             check_entity_locks(locking.as_ref())?;
         }
+        let run_ttl = run_lease(self.run_ttl, locking.as_ref(), &self.name);
         let clock = self.clock.unwrap_or_else(|| match &locking {
             Some(locking) => locking.locks.clock().clone(),
             None => SystemClock::shared(),
@@ -288,22 +368,51 @@ impl<S: State> StateMachineBuilder<S> {
         let name: Arc<str> = self.name.into();
         let all = Script { gates: self.gates, actions: self.actions };
         let machine = Machine {
-            label: Arc::new(MachineLabel { name: name.clone(), actions: all.names() }),
+            label: Arc::new(MachineLabel {
+                name: name.clone(),
+                actions: all.names(),
+                clock: clock.clone(),
+            }),
             name,
             definition: self.definition,
+            migrate: self.migrate,
             gates,
             actions,
             all: Arc::new(all),
             provider: self.provider,
             locking,
             entities,
+            heart: self.store.clone().map(|store| Heart::new(store, clock.clone())),
             store: self.store,
-            run_ttl: self.run_ttl,
+            run_ttl,
+            action_limit: self.action_limit,
             observers: self.observers,
             clock,
         };
         Ok(StateMachine::new(machine))
     }
+}
+
+/// The shortest run-lease.
+const SHORTEST_RUN: Duration = Duration::from_millis(10);
+
+/// The run-lease of a machine, which its lock should outlive.
+fn run_lease<S: State>(
+    told: Option<Duration>,
+    locking: Option<&Locking<S>>,
+    machine: &str,
+) -> Duration {
+    let Some(locking) = locking else { return told.unwrap_or(RUN_TTL) };
+    let ttl = locking.config.ttl;
+    let Some(run_ttl) = told else { return RUN_TTL.min(ttl / 3).max(SHORTEST_RUN) };
+    if run_ttl >= ttl {
+        tracing::warn!(
+            machine, run_lease = ?run_ttl, lock_ttl = ?ttl,
+            "the lock ends before another process takes over what a dead one was at; \
+             choose a run-lease of half the lock's ttl at most"
+        );
+    }
+    run_ttl
 }
 
 /// Refuses locks under which an entity cannot be loaded.

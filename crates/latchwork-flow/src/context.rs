@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use latchwork_lock::{Fence, Lease, LockState};
+use latchwork_lock::{Clock, Fence, Lease, LockState};
 use serde_json::Value;
 
 use crate::entity::Entity;
@@ -61,6 +61,7 @@ pub(crate) struct MachineLabel {
     pub(crate) name: Arc<str>,
     /// All its actions, in order.
     pub(crate) actions: Arc<[Arc<str>]>,
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// The actions that have run.
@@ -78,6 +79,14 @@ impl Executions {
         many.extend(before);
         many.push(done);
         Executions::Many(many)
+    }
+
+    #[cold]
+    fn forget_last(&mut self) {
+        match self {
+            Executions::One(one) => *one = None,
+            Executions::Many(many) => _ = many.pop(),
+        }
     }
 
     pub(crate) fn as_slice(&self) -> &[ActionExecution] {
@@ -159,7 +168,7 @@ impl<S: State> TransitionContext<S> {
         let ActionResult { execution, state, metadata, pause } = result;
         let index = self.next;
         self.updated_at = ended_at;
-        self.next = index + 1;
+        self.next = index + usize::from(execution != Execution::Repeat);
         if state.is_some() {
             self.state = state;
         }
@@ -168,13 +177,30 @@ impl<S: State> TransitionContext<S> {
             self.metadata.clone_from(&metadata);
         }
         let action = action.name.clone();
-        let done = ActionExecution { action, index, execution, metadata, started_at, ended_at };
+        let repeats = self.forget_repetition(index);
+        let done =
+            ActionExecution { action, index, execution, repeats, metadata, started_at, ended_at };
         match &mut self.actions {
             Executions::One(one @ None) if planned == 1 => *one = Some(done),
             Executions::One(one) => self.actions = Executions::many(one.take(), done, planned),
             Executions::Many(many) => many.push(done),
         }
         (execution, pause)
+    }
+
+    /// Takes back what is known of an action that asked to be run again, and gives how often it has.
+    /// Who asks every minute for a year would else be remembered every minute.
+    #[inline]
+    fn forget_repetition(&mut self, index: usize) -> u32 {
+        let last = self.actions.as_slice().last();
+        match last.filter(|last| last.index == index && last.execution == Execution::Repeat) {
+            None => 0,
+            Some(last) => {
+                let repeats = last.repeats.saturating_add(1);
+                self.actions.forget_last();
+                repeats
+            }
+        }
     }
 
     /// The transition's name.

@@ -132,6 +132,33 @@ pub enum ErrorKind {
         #[source]
         source: Option<BoxError>,
     },
+    /// An action took longer than its time limit, and was dropped.
+    #[error("the action {action:?} (number {index}) took longer than its limit of {limit:?}")]
+    #[non_exhaustive]
+    ActionTimedOut {
+        /// Its name.
+        action: String,
+        /// Its place in the transition, from zero.
+        index: usize,
+        /// The limit.
+        limit: std::time::Duration,
+    },
+    /// The machine's `migrate` could not bring a stored context up to its definition.
+    #[error("a context of definition {from} could not be migrated to {to}: {reason}")]
+    #[non_exhaustive]
+    MigrationFailed {
+        /// The definition that wrote it.
+        from: u32,
+        /// The machine's definition.
+        to: u32,
+        /// Why.
+        reason: String,
+        /// Whether it panicked.
+        panicked: bool,
+        /// What it failed with.
+        #[source]
+        source: Option<BoxError>,
+    },
     /// The configuration provider or the key provider failed or panicked.
     #[error("the {what} provider of {machine:?} failed: {reason}")]
     #[non_exhaustive]
@@ -357,7 +384,7 @@ impl Error {
     /// Every code of this layer, with what it means and whether trying again may help. The
     /// documentation's table is made of it. Besides them, [`code`](Self::code) gives those of
     /// [`latchwork_lock::Error`].
-    pub const CODES: [(&'static str, &'static str, bool); 23] = [
+    pub const CODES: [(&'static str, &'static str, bool); 25] = [
         ("illegal_transition", "the transition table does not allow this move", false),
         ("invalid_table", "a transition table does not hold together", false),
         ("invalid_state", "the state has the wrong shape", false),
@@ -366,6 +393,12 @@ impl Error {
         ("unknown_step", "a gate or action is named that the machine does not have", false),
         ("gate_failed", "a gate failed or panicked", false),
         ("action_failed", "an action failed or panicked", false),
+        ("action_timed_out", "an action took longer than its time limit", false),
+        (
+            "migration_failed",
+            "a stored context could not be brought up to its machine's definition",
+            false,
+        ),
         ("provider_failed", "a configuration or key provider failed or panicked", false),
         ("entity_not_found", "the entity of a transition is not there", false),
         ("load_failed", "the entity could not be loaded", true),
@@ -407,6 +440,8 @@ impl Error {
             ErrorKind::UnknownStep { .. } => "unknown_step",
             ErrorKind::GateFailed { .. } => "gate_failed",
             ErrorKind::ActionFailed { .. } => "action_failed",
+            ErrorKind::ActionTimedOut { .. } => "action_timed_out",
+            ErrorKind::MigrationFailed { .. } => "migration_failed",
             ErrorKind::ProviderFailed { .. } => "provider_failed",
             ErrorKind::EntityNotFound { .. } => "entity_not_found",
             ErrorKind::LoadFailed { .. } => "load_failed",
@@ -440,6 +475,18 @@ impl Error {
             | ErrorKind::EntityChanged { .. } => true,
             _ => false,
         }
+    }
+
+    /// Whether trying the stored context again gives the same error, so that it was an attempt.
+    pub(crate) fn is_of_context(&self) -> bool {
+        use ErrorKind::{CorruptContext, InvalidArgument, MigrationFailed, StaleState};
+        matches!(
+            self.kind(),
+            CorruptContext { .. }
+                | InvalidArgument { .. }
+                | MigrationFailed { .. }
+                | StaleState { .. }
+        )
     }
 
     /// The lock's error, where it is one.
@@ -532,13 +579,17 @@ pub(crate) struct Chain<'a>(pub(crate) &'a (dyn std::error::Error + 'static));
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut text = self.0.to_string();
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            // Many say their cause's message themselves.
+            let said = error.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&text)
     }
 }
 

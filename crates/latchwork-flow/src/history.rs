@@ -90,6 +90,8 @@ pub enum Execution {
     Continue,
     /// Later, from where it is; the lock stays held.
     Pause,
+    /// Later, with the same action once more; the lock stays held.
+    Repeat,
     /// Not at all.
     Stop,
 }
@@ -100,6 +102,7 @@ impl Execution {
         match self {
             Execution::Continue => "continue",
             Execution::Pause => "pause",
+            Execution::Repeat => "repeat",
             Execution::Stop => "stop",
         }
     }
@@ -137,6 +140,9 @@ pub struct ActionExecution {
     pub index: usize,
     /// How the transition went on.
     pub execution: Execution,
+    /// How often it had asked to be run again before; of those times only this one is kept.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u32,
     /// What it had to say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
@@ -144,6 +150,11 @@ pub struct ActionExecution {
     pub started_at: DateTime<Utc>,
     /// When it ended, as exactly as it began, and never before.
     pub ended_at: DateTime<Utc>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+pub(crate) fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// One action that its gate kept from running.

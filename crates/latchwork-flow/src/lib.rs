@@ -40,7 +40,7 @@
 //! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
 //! elsewhere happens at least once, and whoever it calls can recognise it.
 //!
-//! The promises are numbered F1 to F14; the crate `latchwork-contract` (feature `flow`) tests them
+//! The promises are numbered F1 to F16; the crate `latchwork-contract` (feature `flow`) tests them
 //! over any [`ContextStore`].
 
 mod action;
@@ -50,15 +50,21 @@ mod context;
 mod entity;
 mod error;
 mod event;
+mod field_path;
 mod forecast;
 mod gate;
+mod heartbeat;
 mod history;
 mod id;
 mod lock_key;
 mod machine;
+mod migrate;
 mod observers;
 mod pause;
+mod policy;
+pub mod prelude;
 mod runner;
+mod shape;
 mod span;
 mod state;
 mod status;
@@ -70,7 +76,8 @@ mod wire;
 mod worker;
 
 pub use action::{
-    Action, ActionContext, ActionFn, ActionResult, AnyAction, Behind, MergeDelta, action_fn,
+    Action, ActionContext, ActionFn, ActionResult, AnyAction, Behind, MergeDelta, WithPolicy,
+    action_fn,
 };
 pub use builder::StateMachineBuilder;
 pub use configuration::{Configuration, ConfigurationProvider};
@@ -86,12 +93,14 @@ pub use history::{
 pub use id::TransitionId;
 pub use lock_key::{DEFAULT_KEY_PREFIX, EntityKey, LockKeyProvider, SnapshotKey, TransitionKey};
 pub use machine::StateMachine;
+pub use migrate::OlderContext;
 #[cfg(feature = "metrics")]
 pub use observers::MetricsObserver;
 pub use observers::{ChannelObserver, Observer, TracingObserver};
 pub use pause::{OnTimeout, Pause, PauseLock, PauseTimeout, Paused, Woken};
+pub use policy::{ActionPolicy, Retry};
 pub use runner::{FlowRunner, RunnerHandle};
-pub use state::{JsonDelta, JsonState, State};
+pub use state::{JsonDelta, JsonState, State, Stored};
 pub use status::Status;
 pub use store::{ContextStore, Contexts};
 pub use stores::memory::InMemoryContextStore;

@@ -15,6 +15,8 @@ use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step
 use crate::context::MachineLabel;
 use crate::entity::{Entities, Entity};
 use crate::error::{Chain, panic_text};
+use crate::heartbeat::Heart;
+use crate::migrate::Migrate;
 use crate::store::{RunClaim, StoredContext};
 use crate::{
     AnyAction, AnyGate, BoxError, ContextStore, Contexts, Error, ErrorKind, LockKeyProvider,
@@ -60,6 +62,8 @@ pub(crate) struct Machine<S: State> {
     pub(crate) name: Arc<str>,
     pub(crate) label: Arc<MachineLabel>,
     pub(crate) definition: u32,
+    /// Brings contexts of older definitions up to this one.
+    pub(crate) migrate: Option<Migrate>,
     pub(crate) gates: BTreeMap<Arc<str>, AnyGate<S>>,
     pub(crate) actions: BTreeMap<Arc<str>, AnyAction<S>>,
     /// All of them, in order: the configuration where there is no provider.
@@ -69,6 +73,10 @@ pub(crate) struct Machine<S: State> {
     pub(crate) entities: Option<Entities<S>>,
     pub(crate) store: Option<Contexts>,
     pub(crate) run_ttl: Duration,
+    /// Keeps the run-leases in the store alive.
+    pub(crate) heart: Option<Heart>,
+    /// How long an action may take that says nothing else.
+    pub(crate) action_limit: Duration,
     pub(crate) observers: Vec<Box<dyn Observer<S>>>,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -229,24 +237,31 @@ impl<S: State> StateMachine<S> {
     /// # Errors
     /// [`CorruptContext`](ErrorKind::CorruptContext), [`ForeignContext`](ErrorKind::ForeignContext),
     /// [`NewerContext`](ErrorKind::NewerContext), [`InvalidState`](ErrorKind::InvalidState),
-    /// [`InvalidDelta`](ErrorKind::InvalidDelta), [`UnknownStep`](ErrorKind::UnknownStep).
+    /// [`InvalidDelta`](ErrorKind::InvalidDelta), [`UnknownStep`](ErrorKind::UnknownStep),
+    /// [`MigrationFailed`](ErrorKind::MigrationFailed).
     pub fn read_context(&self, json: &str) -> Result<TransitionContext<S>> {
-        let Machine { label, definition, .. } = &*self.inner;
-        let context = TransitionContext::from_json(json, label, *definition)?;
+        let Machine { label, definition, migrate, .. } = &*self.inner;
+        let context = TransitionContext::from_json(json, label, *definition, migrate.as_ref())?;
         if !context.status().is_over() {
+            context.check_shape()?;
             self.inner.remaining(&context)?;
         }
         Ok(context)
     }
 
-    /// Goes on with a context. Nothing happens until it is [executed](StateWorker::execute): then
+    /// Goes on with a context: one that was [read](Self::read_context), or what
+    /// [`execute`](StateWorker::execute) gave. Nothing happens until it is [executed](StateWorker::execute): then
     /// the stored revision is claimed, if there is a store, then the lock's lease is resumed, then
     /// the next action runs.
     ///
     /// # Errors
     /// [`ForeignContext`](ErrorKind::ForeignContext), [`UnknownStep`](ErrorKind::UnknownStep),
     /// [`TransitionOver`](ErrorKind::TransitionOver).
-    pub fn from_context(&self, context: TransitionContext<S>) -> Result<StateWorker<S>> {
+    pub fn from_context(
+        &self,
+        context: impl Into<Arc<TransitionContext<S>>>,
+    ) -> Result<StateWorker<S>> {
+        let context = Arc::unwrap_or_clone(context.into());
         if context.machine() != self.name() {
             let (expected, found) = (self.name().to_owned(), context.machine().to_owned());
             return Err(ErrorKind::ForeignContext { expected, found }.into());
@@ -268,6 +283,11 @@ impl<S: State> StateMachine<S> {
     /// store reports.
     pub async fn resume(&self, id: TransitionId) -> Result<StateWorker<S>> {
         let stored = Contexts::load(self.need_store()?, id).await?;
+        let status = stored.head.status;
+        if status.is_over() {
+            // Also where a cancelled pause has left a lock: giving that back is a runner's.
+            return Err(ErrorKind::TransitionOver { id, status }.into());
+        }
         self.worker_of(&stored)
     }
 
@@ -284,6 +304,10 @@ impl<S: State> StateMachine<S> {
 
     fn worker_of(&self, stored: &StoredContext) -> Result<StateWorker<S>> {
         let mut context = self.read_context(&stored.body)?;
+        context.check_row(&stored.head)?;
+        if context.retried(&stored.head) {
+            context.check_shape()?;
+        }
         context.revision = stored.head.revision;
         // A cancellation is written beside the body.
         if stored.head.status.is_over() && !stored.head.holds_lock {

@@ -26,6 +26,7 @@ pub struct Pause {
     pub(crate) signal: Option<String>,
     pub(crate) timeout: Option<(Duration, OnTimeout)>,
     pub(crate) lock: PauseLock,
+    pub(crate) repeat: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +77,30 @@ impl Pause {
     pub fn renew_lock(mut self) -> Self {
         self.lock = PauseLock::Renew;
         self
+    }
+
+    /// Runs the action that asks for it once more when the pause ends, instead of the next one, with
+    /// the same idempotency key: so it can look again and again for what it waits for.
+    ///
+    /// Unless the pause says otherwise, the lock is kept until its usual ttl after the wake time.
+    pub fn repeat(mut self) -> Self {
+        self.repeat = true;
+        self
+    }
+
+    /// How long the lock must be kept from now on, where that is longer than the usual ttl.
+    pub(crate) fn lock_until(&self, now: DateTime<Utc>, ttl: Duration) -> PauseLock {
+        let wake = match self.wake {
+            Some(When::After(span)) => Some(span),
+            Some(When::At(at)) => (at - now).to_std().ok(),
+            None => None,
+        };
+        match (self.lock, wake) {
+            (PauseLock::Keep { ttl: None }, Some(span)) if self.repeat => {
+                PauseLock::Keep { ttl: Some(span.saturating_add(ttl)) }
+            }
+            (lock, _) => lock,
+        }
     }
 
     /// The pause as it is stored, from this time on.

@@ -7,13 +7,14 @@ mod task;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
+use crate::store::MAX_ATTEMPTS;
 use crate::{BoxError, Contexts, Error, Reloaded, Result, State, StateMachine, TransitionContext};
 
 /// Goes on with the stored transitions of one machine: those that were submitted, those whose wake
@@ -23,6 +24,12 @@ use crate::{BoxError, Contexts, Error, Reloaded, Result, State, StateMachine, Tr
 /// Any number of them may run, in any number of processes: each context is claimed by one. What a
 /// process was at when it died is taken over when its run-lease has ended, at the first action that
 /// was not saved, under the lock with a higher fence; the dead process's late saves are refused.
+///
+/// A transition that was claimed too often without getting on is quarantined ([`max_attempts`]), and
+/// of those with which a process has died it is at one at a time: see [`store`](crate::store). A
+/// runner never claims what it is itself at, and leaves to others what it cannot read.
+///
+/// [`max_attempts`]: Self::max_attempts
 ///
 /// It sleeps until the next context is due, and looks at every tick for what others have sent
 /// meanwhile. When the store is away it tries again, ever more slowly.
@@ -60,6 +67,7 @@ pub struct FlowRunner<S: State> {
     tick: Duration,
     retry: Duration,
     grace: Duration,
+    max_attempts: u32,
     reload: Option<Reload<S>>,
     bell: Arc<Notify>,
 }
@@ -67,9 +75,31 @@ pub struct FlowRunner<S: State> {
 /// What a runner wants of the workers that it starts.
 pub(crate) struct Terms {
     /// Whether to end after the present action.
-    pub(crate) leaving: Arc<AtomicBool>,
+    pub(crate) leaving: Leaving,
     /// How long a run that could not go on is left alone: given back, it would be due at once.
     pub(crate) postpone: Option<Duration>,
+}
+
+/// That a runner stops.
+#[derive(Clone, Default)]
+pub(crate) struct Leaving(Arc<(AtomicBool, Notify)>);
+
+impl Leaving {
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.0.load(Ordering::Acquire)
+    }
+
+    fn set(&self) {
+        self.0.0.store(true, Ordering::Release);
+        self.0.1.notify_waiters();
+    }
+
+    pub(crate) async fn wait(&self) {
+        let told = self.0.1.notified();
+        if !self.is_set() {
+            told.await;
+        }
+    }
 }
 
 type Reload<S> = Arc<
@@ -97,6 +127,7 @@ impl<S: State> FlowRunner<S> {
             tick: Duration::from_secs(1),
             retry: Duration::from_secs(1),
             grace: Duration::from_secs(30),
+            max_attempts: MAX_ATTEMPTS,
             reload: None,
             bell: Arc::default(),
         })
@@ -115,9 +146,21 @@ impl<S: State> FlowRunner<S> {
     }
 
     /// How long to leave a transition alone that could not go on, since its lock is taken or a
-    /// backend away; a second unless told. It doubles with each try, up to a minute.
+    /// backend away, or whose process has died more than once; a second unless told. It doubles with
+    /// each try, up to a minute.
     pub fn retry(mut self, first: Duration) -> Self {
         self.retry = first.max(Duration::from_millis(1));
+        self
+    }
+
+    /// How often a transition is claimed without getting on before it is
+    /// [quarantined](crate::Status::Quarantined); 5 unless told, at least one.
+    ///
+    /// A claim is an attempt, since a process that dies can tell nothing afterwards; the count starts
+    /// anew when an action completes, pauses or asks to be repeated. What is not the transition's
+    /// fault is no attempt: a lock that somebody else has, a backend that is away, a graceful stop.
+    pub fn max_attempts(mut self, most: u32) -> Self {
+        self.max_attempts = most.max(1);
         self
     }
 

@@ -38,9 +38,9 @@ use crate::{Error, Result};
 ///     }
 /// }
 /// ```
-pub trait State: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
+pub trait State: Clone + Send + Sync + Stored + 'static {
     /// The change that is wanted: only what changes.
-    type Delta: Clone + Send + Sync + Serialize + DeserializeOwned + 'static;
+    type Delta: Clone + Send + Sync + Stored + 'static;
 
     /// The state with this change in it.
     #[must_use]
@@ -64,6 +64,28 @@ pub trait State: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
         None
     }
 }
+
+/// What can be stored: all that serde can write and read. There is nothing to implement but its two
+/// derives.
+///
+/// A trait of its own, because for a missing derive the compiler then names `Serialize` and
+/// `Deserialize` with serde's advice to derive them. With those two as bounds of [`State`] it called
+/// `State` a sealed trait.
+///
+/// ```compile_fail
+/// #[derive(Clone)] // and neither Serialize nor Deserialize
+/// struct Order { id: u64 }
+///
+/// impl latchwork_flow::State for Order {
+///     type Delta = ();
+///     fn with(&self, _: &()) -> Self {
+///         self.clone()
+///     }
+/// }
+/// ```
+pub trait Stored: Serialize + DeserializeOwned {}
+
+impl<T: Serialize + DeserializeOwned> Stored for T {}
 
 /// A state that is any JSON object, for those who want a map.
 ///

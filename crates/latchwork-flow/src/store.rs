@@ -30,8 +30,8 @@
 //! its attempt back. Whatever is claimed too often is quarantined: it stays as it is and is claimed
 //! by nobody until it is [released](Contexts::release_quarantined) or cancelled.
 //!
-//! A process that dies takes all with it that it was at. So of contexts that were tried
-//! [twice](SUSPECT) already each process is at one at a time; see [`DueClaim::beside_suspect`].
+//! A process that dies takes all with it that it was at. So of contexts that were [tried
+//! before](SUSPECT) each process is at one at a time; see [`DueClaim::beside_suspect`].
 //!
 //! # A row
 //!

@@ -26,7 +26,7 @@ pub struct ContextSummary {
     pub details: ContextDetails,
     /// How often it was claimed since an action of it last completed, paused or asked to be
     /// repeated.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::history::is_zero")]
     pub attempts: u32,
     /// Why the last attempt came to nothing, where its process could still tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -171,11 +171,6 @@ impl ContextSummary {
         }
         self.details.paused.as_ref().map(Paused::waiting_for).unwrap_or_default()
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
-fn is_zero(count: &u32) -> bool {
-    *count == 0
 }
 
 impl Paused {

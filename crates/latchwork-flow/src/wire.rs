@@ -11,9 +11,11 @@ use serde_json::value::RawValue;
 
 use crate::context::{Executions, MachineLabel, Plan};
 use crate::entity::Entity;
+use crate::field_path::{field_at, is_missing};
+use crate::migrate::Migrate;
 use crate::{
-    ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, Paused, Result, State,
-    Status, TransitionContext, TransitionId, Woken,
+    ActionExecution, ActionSkip, Error, ErrorKind, Failure, GateEvaluation, OlderContext, Paused,
+    Result, State, Status, TransitionContext, TransitionId, Woken,
 };
 
 /// The highest version of the stored form that this program writes and reads.
@@ -153,10 +155,17 @@ impl<S: State> TransitionContext<S> {
         text: &str,
         machine: &Arc<MachineLabel>,
         definition: u32,
+        migrate: Option<&Migrate>,
     ) -> Result<Self> {
-        let corrupt = |error: serde_json::Error| Error::corrupt_context(without_secrets(&error));
+        let corrupt =
+            |error: serde_json::Error| Error::corrupt_context(without_secrets(text, &error));
         let label: Label<'_> = serde_json::from_str(text).map_err(corrupt)?;
-        if label.format == 0 || label.format > CONTEXT_FORMAT {
+        if label.format == 0 {
+            return Err(Error::corrupt_context(
+                "its format has the version 0, which there never was",
+            ));
+        }
+        if label.format > CONTEXT_FORMAT {
             let (found, known) = (label.format.into(), CONTEXT_FORMAT.into());
             return Err(ErrorKind::NewerContext { what: "format", found, known }.into());
         }
@@ -169,24 +178,35 @@ impl<S: State> TransitionContext<S> {
             return Err(ErrorKind::NewerContext { what: "definition", found, known }.into());
         }
         let read: Read<'_> = serde_json::from_str(text).map_err(corrupt)?;
-        let rest: Rest<'_> = serde_json::from_str(text).map_err(corrupt)?;
-        let state = match read.state {
+        let mut rest: Rest<'_> = serde_json::from_str(text).map_err(corrupt)?;
+        if read.state.is_none() && rest.entity.is_none() {
+            return Err(Error::corrupt_context("it has neither a state nor an entity"));
+        }
+        let mut parts = Parts {
+            definition: label.definition,
+            state: read.state.map(|state| Cow::Borrowed(state.get())),
+            delta: Cow::Borrowed(read.delta.get()),
+        };
+        if let Some(migrate) = migrate
+            && label.definition < definition
+            && !read.status.is_over()
+        {
+            rest.remaining = parts.migrate(rest.remaining, migrate, definition)?;
+        }
+        let state = match &parts.state {
             Some(state) => Some(
-                serde_json::from_str(state.get())
-                    .map_err(|error| Error::invalid_state(error.to_string()))?,
+                serde_json::from_str(state)
+                    .map_err(|error| Error::invalid_state(with_field(state, &error)))?,
             ),
-            None if rest.entity.is_none() => {
-                return Err(Error::corrupt_context("it has neither a state nor an entity"));
-            }
             None => None,
         };
-        let delta = serde_json::from_str(read.delta.get())
-            .map_err(|error| Error::invalid_delta(error.to_string()))?;
+        let delta = serde_json::from_str(&parts.delta)
+            .map_err(|error| Error::invalid_delta(with_field(&parts.delta, &error)))?;
         let lock_key = rest.lock_key.map(|key| Key::new(&key)).transpose()?;
         Ok(TransitionContext {
             id: read.id,
             machine: machine.clone(),
-            definition: label.definition,
+            definition: parts.definition,
             revision: read.revision,
             events: read.events,
             state,
@@ -215,14 +235,59 @@ impl<S: State> TransitionContext<S> {
     }
 }
 
+/// What a migration may change of a stored context.
+struct Parts<'a> {
+    definition: u32,
+    state: Option<Cow<'a, str>>,
+    delta: Cow<'a, str>,
+}
+
+impl Parts<'_> {
+    /// Brings them up to the definition `to`, and gives the actions that are left then.
+    fn migrate<'b>(
+        &mut self,
+        remaining: Option<Cow<'_, [Arc<str>]>>,
+        migrate: &Migrate,
+        to: u32,
+    ) -> Result<Option<Cow<'b, [Arc<str>]>>> {
+        let value = |text: &str| {
+            serde_json::from_str::<Value>(text)
+                .map_err(|_| Error::corrupt_context("its state or delta is not JSON"))
+        };
+        let names = |names: Cow<'_, [Arc<str>]>| names.iter().map(ToString::to_string).collect();
+        let mut older = OlderContext {
+            definition: self.definition,
+            state: self.state.as_deref().map(value).transpose()?,
+            delta: value(&self.delta)?,
+            remaining: remaining.map(names),
+        };
+        migrate.run(&mut older, to)?;
+        self.definition = to;
+        self.state = older.state.map(|state| Cow::Owned(state.to_string()));
+        self.delta = Cow::Owned(older.delta.to_string());
+        let names = |names: Vec<String>| names.into_iter().map(Arc::from).collect::<Vec<_>>();
+        Ok(older.remaining.map(|left| Cow::Owned(names(left))))
+    }
+}
+
 /// What serde says may quote a value, and the value may be a token: only a place is safe.
-fn without_secrets(error: &serde_json::Error) -> String {
+fn without_secrets(text: &str, error: &serde_json::Error) -> String {
     use serde_json::error::Category;
-    let what = match error.classify() {
-        Category::Eof => "it ends too early: it was cut off",
-        Category::Syntax => "it is not JSON",
-        Category::Data => "a field is missing or has the wrong shape",
-        Category::Io => "it could not be read",
+    let what = match (error.classify(), field_at(text, error)) {
+        (Category::Eof, _) => "it ends too early: it was cut off".to_owned(),
+        (Category::Syntax, _) => "it is not JSON".to_owned(),
+        (Category::Data, Some(field)) if is_missing(error) => format!("its {field:?} is missing"),
+        (Category::Data, Some(field)) => format!("its {field:?} has the wrong shape"),
+        (Category::Data, None) => "it has the wrong shape".to_owned(),
+        (Category::Io, _) => "it could not be read".to_owned(),
     };
     format!("{what} (line {}, column {})", error.line(), error.column())
+}
+
+/// What serde says of a state or a delta, with the field that it is about.
+fn with_field(text: &str, error: &serde_json::Error) -> String {
+    match field_at(text, error) {
+        Some(field) => format!("{field:?}: {error}"),
+        None => error.to_string(),
+    }
 }

@@ -6,11 +6,11 @@ mod persist;
 mod resume;
 mod run;
 mod steps;
+mod supervise;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use latchwork_lock::{Guard, LockState, Refresh};
 use serde_json::Value;
@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::configuration::Script;
 use crate::context::Plan;
 use crate::error::Chain;
+use crate::heartbeat::Calls;
 use crate::machine::Machine;
 use crate::runner::Terms;
 use crate::store::Due;
@@ -49,7 +50,11 @@ pub struct StateWorker<S: State> {
     guard: Option<Guard>,
     /// The right to save.
     run: Option<Box<Run>>,
+    /// Whether somebody waits for it: only then its run-lease is kept alive.
+    calls: Calls,
     phase: Phase,
+    /// Whether a call was dropped midway, so that others may have taken the run-lease since.
+    interrupted: bool,
     /// Why a claimed context was due.
     due: Option<Box<Due>>,
     /// Why a claimed context is to be called off.
@@ -99,7 +104,9 @@ impl<S: State> StateWorker<S> {
             steps: None,
             guard: None,
             run: None,
+            calls: Calls::default(),
             phase: Phase::Idle,
+            interrupted: false,
             due: None,
             cancelled: None,
             used_signal: None,
@@ -154,6 +161,7 @@ impl<S: State> StateWorker<S> {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub async fn run_gates(&mut self) -> Result<GateResult> {
+        let _call = self.calls.begin();
         let mut run = RunScope::new(self);
         run.begin(None::<&NoReload<S>>).await?;
         let answer = if run.is_going() {
@@ -179,6 +187,7 @@ impl<S: State> StateWorker<S> {
     /// # Errors
     /// As for [`execute`](Self::execute).
     pub async fn run_next_action(&mut self) -> Result<Arc<TransitionContext<S>>> {
+        let _call = self.calls.begin();
         let mut run = RunScope::new(self);
         run.begin(None::<&NoReload<S>>).await?;
         if run.is_going() {
@@ -271,6 +280,7 @@ impl<S: State> StateWorker<S> {
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
     {
+        let _call = self.calls.begin();
         self.begin(reload).await?;
         if self.is_going() {
             self.pass_gates().await?;
@@ -361,9 +371,7 @@ impl<S: State> StateWorker<S> {
 
     /// Whether a runner that stops wants to leave between two actions.
     fn is_leaving(&self) -> bool {
-        let leaving =
-            self.terms.as_ref().is_some_and(|terms| terms.leaving.load(Ordering::Acquire));
-        leaving && self.is_going()
+        self.terms.as_ref().is_some_and(|terms| terms.leaving.is_set()) && self.is_going()
     }
 
     /// Ends this run between two actions, so that another process can go on at once. The lock is kept
@@ -380,17 +388,29 @@ impl<S: State> StateWorker<S> {
             let released = guard.release().await; // it could not be kept
             self.tell_released(released.is_ok());
         }
-        self.unclaim().await;
+        self.unclaim(None).await;
         self.phase = Phase::Idle;
     }
 
     /// Ends this run, not the transition: somebody else has it, or will.
+    ///
+    /// A transition that is half done keeps its lock until the ttl, unless its state is stale: the lock
+    /// belongs to the transition, so that the next run takes it over, and a release would let others
+    /// move the entity before that.
     async fn leave(&mut self, error: Error) -> Error {
-        if let Some(guard) = self.guard.take() {
-            let released = guard.release().await;
-            self.tell_released(released.is_ok());
+        let stale = error.is_lock_loss() || matches!(error.kind(), ErrorKind::EntityChanged { .. });
+        // Not by the status alone: the save that would have ended it may be what failed.
+        let begun = self.context.plan.is_some() && self.context.revision > 0;
+        let half_done = begun && self.run.is_some() && self.context.status != Status::Paused;
+        match self.guard.take() {
+            Some(guard) if half_done && !stale => drop(guard.into_lease().await),
+            Some(guard) => {
+                let released = guard.release().await;
+                self.tell_released(released.is_ok());
+            }
+            None => {}
         }
-        self.unclaim().await;
+        self.unclaim(Some(&error)).await;
         self.phase = Phase::Idle;
         error
     }
@@ -430,8 +450,14 @@ impl<S: State> DerefMut for RunScope<'_, S> {
 
 impl<S: State> Drop for RunScope<'_, S> {
     fn drop(&mut self) {
-        if !self.ended && self.worker.guard.take().is_some() {
-            self.worker.phase = Phase::Idle;
+        if self.ended {
+            return;
+        }
+        let worker = &mut *self.worker;
+        worker.guard = None;
+        if matches!(worker.phase, Phase::Gates | Phase::Actions) {
+            worker.phase = Phase::Idle;
+            worker.interrupted = true;
         }
     }
 }

@@ -22,11 +22,16 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::acquire::Answer;
-use crate::request::{Attempt, LockRequest, ManyKeys, OneKey};
+use crate::request::{Attempt, LockRequest, ManyKeys, ONE_KEY, OneKey};
 use crate::{
-    Capabilities, ConnectOptions, Error, Fence, Held, Holder, Inspection, Lease, LockConfig,
-    LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
+    Capabilities, Capability, ConnectOptions, Error, Fence, Held, Holder, Inspection, Lease,
+    LockConfig, LockProvider, LockStrategy, OnLoss, Page, PageRequest, Refresh, Result,
 };
+
+/// How long [`Locks::scoped`] renews its lease at most: an hour.
+///
+/// There is a bound because unbounded renewal hides a holder that is stuck.
+pub const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The request is asked on a thread.
 pub struct Blocking(());
@@ -94,10 +99,20 @@ impl Locks {
 
     /// Runs a closure alone with the key: waits without limit, and releases however it ends.
     ///
+    /// The lease is renewed while the closure runs, where the provider can, for [`LONGEST`] at most.
+    /// A closure that takes longer, or whose process is stopped or cut off for longer than the ttl
+    /// (30 s unless [`with_defaults`](Self::with_defaults) says otherwise), is alone no more: it
+    /// sees so by [`Held::is_held`], and its result is given up for the error of the loss. For
+    /// another bound: `lock(key).auto_renew(bound).run(…)`.
+    ///
     /// # Errors
     /// As for [`LockRequest::run`].
     pub fn scoped<T>(&self, key: impl AsRef<str>, work: impl FnOnce(&Held) -> T) -> Result<T> {
-        self.lock(key).run(work)
+        let request = self.lock(key);
+        match self.0.capabilities().has(Capability::Renew) {
+            true => request.auto_renew(LONGEST).run(work),
+            false => request.run(work),
+        }
     }
 
     /// Goes on holding a lease that was handed over; see [`crate::Locks::resume`].
@@ -176,7 +191,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
     /// # Errors
     /// As for the async form.
     pub fn acquire(mut self) -> Result<Guard> {
-        self.needs_guard()?;
+        self.needs_guard(ONE_KEY)?;
         let mut held = self.build_one()?;
         // Most often the answer is there at once, and no runtime is needed to wait for it.
         match held.poll_provider(false, Waker::noop()) {
@@ -185,8 +200,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
         }
         match self.renewal {
             None => Ok(crate::Guard::new(held)),
-            // The watchdog is a task, and needs a runtime to live in.
-            renewal => block_on(async { crate::Guard::renewing(held, renewal) }),
+            renewal => crate::Guard::renewing(held, renewal),
         }
         .map(Guard)
     }
@@ -246,6 +260,26 @@ impl LockRequest<'_, ManyKeys, Blocking> {
     pub fn acquire(self) -> Result<Vec<Guard>> {
         let set = block_on(self.acquire_all())?;
         Ok(set.into_guards().into_iter().map(Guard).collect())
+    }
+
+    /// Runs a closure under all of the locks, and releases them on return and panic. It waits
+    /// without limit unless the request says otherwise. What holds for the closure form of one
+    /// key holds for each of them.
+    ///
+    /// # Errors
+    /// As for one key.
+    pub fn run<T>(self, work: impl FnOnce(&crate::GuardSet) -> T) -> Result<T> {
+        let on_loss = self.on_loss;
+        let mut set = block_on(self.wait_forever_unless_told().acquire_all())?;
+        let scope = if on_loss == OnLoss::Cancel { set.scope() } else { None };
+        let out = match scope {
+            Some(scope) => scope.call(|| work(&set)),
+            None => work(&set),
+        };
+        match block_on(set.release()) {
+            Err(error) if error.is_loss() && on_loss == OnLoss::Cancel => Err(error),
+            _ => Ok(out),
+        }
     }
 }
 
@@ -312,8 +346,7 @@ impl fmt::Debug for Guard {
 /// Runs a future on this thread, with timers and tasks on a runtime of our own: the caller may be
 /// in no runtime, or in one that this very thread should be driving.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    static RUNTIME: LazyLock<Result<tokio::runtime::Handle, String>> = LazyLock::new(start_runtime);
-    match &*RUNTIME {
+    match background_runtime() {
         Ok(runtime) => {
             let _entered = runtime.enter();
             pollster::block_on(future)
@@ -321,6 +354,12 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
         #[expect(clippy::panic, reason = "the process can start neither a thread nor a runtime")]
         Err(error) => panic!("no runtime for blocking locks: {error}"),
     }
+}
+
+/// The runtime of our own, on a thread that nobody's work can block.
+pub(crate) fn background_runtime() -> Result<&'static tokio::runtime::Handle, &'static str> {
+    static RUNTIME: LazyLock<Result<tokio::runtime::Handle, String>> = LazyLock::new(start_runtime);
+    RUNTIME.as_ref().map_err(String::as_str)
 }
 
 fn start_runtime() -> Result<tokio::runtime::Handle, String> {

@@ -15,8 +15,8 @@
 //!
 //! - **It waits for a scope that it is made in.** The lease ends when the closure does, and with
 //!   the closure ends the request. If the lease ends before, by its ttl or by a break, the closure
-//!   is dropped, or its result is given up for the error of the loss (L14): it has nothing from being
-//!   granted the key then. With [`OnLoss::Finish`](crate::OnLoss::Finish) the closure would go
+//!   is dropped, or its result is given up for the error of the loss (L14): to be granted the key
+//!   then is of no use to it. With [`OnLoss::Finish`](crate::OnLoss::Finish) the closure would go
 //!   on, so that is no scope.
 //! - **It closes a circle.** It waits for a scope whose own request waits, and so on, back to a
 //!   scope that it is made in. Each of them waits for a lease that ends when a request before it
@@ -352,6 +352,8 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use futures::future::{join, poll_immediate};
 
     use super::*;
@@ -497,6 +499,42 @@ mod tests {
             under_a.call(|| panic!("simulated failure"))
         }));
         assert!(panics.is_err() && Scope::current().is_none());
+    }
+
+    /// Counts the warnings of this module.
+    struct Warnings(Arc<AtomicUsize>);
+
+    impl tracing::Subscriber for Warnings {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() == tracing::Level::WARN
+                && metadata.target() == module_path!().trim_end_matches("::tests")
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[tokio::test]
+    async fn a_wait_in_vain_for_a_bare_guard_is_logged_once() {
+        let logged = Arc::new(AtomicUsize::new(0));
+        let _logs_here = tracing::subscriber::set_default(Warnings(logged.clone()));
+        let locks = locks();
+        let guard = locks.lock("bare").acquire().await.expect("a free key");
+        assert!(locks.lock("bare").try_acquire().await.expect("an answer").is_none());
+        assert_eq!(logged.load(Ordering::SeqCst), 0, "it did not wait");
+        for _ in 0..3 {
+            let answer = asks(&locks, "bare", Duration::from_millis(10)).await;
+            assert_eq!(answer.expect_err("it is taken").code(), "lock_taken");
+            assert_eq!(logged.load(Ordering::SeqCst), 1);
+        }
+        drop(guard);
     }
 
     #[test]

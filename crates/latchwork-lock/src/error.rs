@@ -47,17 +47,17 @@ pub enum ErrorKind {
         /// Its fence.
         fence: Fence,
     },
-    /// The lease is no longer ours: broken, taken over, resumed elsewhere, or forgotten by the backend.
-    #[error(
-        "the lease on {key:?} (fence {fence}) was lost: it was broken, taken over, resumed elsewhere \
-         or expired; check what was already done before taking the lock again"
-    )]
+    /// The lease is no longer ours: broken, taken over, resumed elsewhere, or forgotten by the backend;
+    /// or it was given back before this was asked of it.
+    #[error("{}", Lost { key, fence: *fence, released: *released })]
     #[non_exhaustive]
     LockLost {
         /// The key of the lease.
         key: String,
-        /// Its fence.
-        fence: Fence,
+        /// Its fence, where it is known.
+        fence: Option<Fence>,
+        /// Whether the caller itself gave it back.
+        released: bool,
     },
     /// The request could never be granted: it waits for work that waits for it (L22).
     #[error("{}", Deadlock(keys))]
@@ -245,7 +245,17 @@ impl Error {
 
     /// An [`ErrorKind::LockLost`], for those who resume leases.
     pub fn lost(key: &str, fence: Fence) -> Self {
-        ErrorKind::LockLost { key: key.to_owned(), fence }.into()
+        ErrorKind::LockLost { key: key.to_owned(), fence: Some(fence), released: false }.into()
+    }
+
+    /// The same for a lease that the caller itself gave back.
+    pub(crate) fn released(key: &str, fence: Fence) -> Self {
+        ErrorKind::LockLost { key: key.to_owned(), fence: Some(fence), released: true }.into()
+    }
+
+    /// The same where a lease should be kept and none is, for those who keep leases.
+    pub fn not_kept(key: &str) -> Self {
+        ErrorKind::LockLost { key: key.to_owned(), fence: None, released: false }.into()
     }
 
     /// An [`ErrorKind::LockExpired`], for those who keep leases.
@@ -257,6 +267,35 @@ impl Error {
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Error(Box::new(kind))
+    }
+}
+
+struct Lost<'a> {
+    key: &'a str,
+    fence: Option<Fence>,
+    released: bool,
+}
+
+impl fmt::Display for Lost<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = self.key;
+        match self.fence {
+            Some(fence) if self.released => write!(
+                f,
+                "the lease on {key:?} (fence {fence}) is not held any more: its holder released it; \
+                 take the lock again to go on"
+            ),
+            Some(fence) => write!(
+                f,
+                "the lease on {key:?} (fence {fence}) was lost: it was broken, taken over, resumed \
+                 elsewhere or expired; check what was already done before taking the lock again"
+            ),
+            None => write!(
+                f,
+                "no lease on {key:?} is kept any more: it was released by hand, or lost before; \
+                 check what was already done before taking the lock again"
+            ),
+        }
     }
 }
 

@@ -69,6 +69,7 @@ impl Guard {
     fn ended(&self, released: bool) -> Result<()> {
         self.mark_ended();
         if released {
+            self.mark_released();
             return Ok(());
         }
         Err(self.gone(self.locks.clock().now()))
@@ -110,6 +111,9 @@ impl Drop for Guard {
         // Nobody else can get a handle from now on, so a lone one needs no signal.
         if Arc::strong_count(&self.held) > 1 {
             self.stop_watchdog();
+            if !self.has_ended() && self.is_held() {
+                self.mark_released();
+            }
             self.mark_lost();
         }
     }

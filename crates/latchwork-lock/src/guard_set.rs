@@ -78,6 +78,14 @@ impl GuardSet {
         out
     }
 
+    /// A scope of work under all of them; none where there are none.
+    pub(crate) fn scope(&mut self) -> Option<Scope> {
+        self.guards.iter_mut().fold(None, |outer: Option<Scope>, guard| {
+            let held = guard.share();
+            Some(outer.map_or_else(|| held.scope(), |outer| outer.inner(held.clone())))
+        })
+    }
+
     pub(crate) fn into_guards(self) -> Vec<Guard> {
         self.guards
     }
@@ -111,7 +119,7 @@ impl LockRequest<'_, ManyKeys> {
 
 impl<F> LockRequest<'_, ManyKeys, F> {
     pub(crate) async fn acquire_all(mut self) -> Result<GuardSet> {
-        self.needs_guard()?;
+        self.needs_guard("ask for several keys only where they are to be locked")?;
         let keys = std::mem::replace(&mut self.keys.0, Ok(Vec::new()))?;
         let clock = self.locks.clock();
         let started = clock.now();

@@ -28,6 +28,8 @@ pub struct Held {
     lost: AtomicBool,
     /// Given back or handed over: the guard's drop has nothing left to do.
     ended: AtomicBool,
+    /// Given back while it was held.
+    released: AtomicBool,
     /// Made on first use, because most leases are neither watched nor renewed.
     extras: OnceLock<Box<Extras>>,
 }
@@ -80,6 +82,7 @@ impl Held {
             request,
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            released: AtomicBool::new(false),
             extras: OnceLock::new(),
         }
     }
@@ -248,6 +251,12 @@ impl Held {
         self.ended.load(Ordering::Relaxed)
     }
 
+    /// The caller gave it back, and not because it was lost.
+    #[inline]
+    pub(crate) fn mark_released(&self) {
+        self.released.store(true, Ordering::Relaxed);
+    }
+
     /// Keeps the watchdog for as long as the guard lives.
     pub(crate) fn keep_watchdog(&self, watchdog: Watchdog) {
         *self.extras().watchdog.lock() = Some(watchdog);
@@ -265,9 +274,11 @@ impl Held {
         self.notify_changed();
     }
 
-    /// Why the lease is gone: by time, if its time is over by our clock, else by somebody.
+    /// Why the lease is gone: given back; by time, if its time is over by our clock; else by somebody.
     pub(crate) fn gone(&self, now: Moment) -> Error {
-        if now >= self.expires() {
+        if self.released.load(Ordering::Relaxed) {
+            Error::released(self.key(), self.fence())
+        } else if now >= self.expires() {
             Error::expired(self.key(), self.fence())
         } else {
             Error::lost(self.key(), self.fence())

@@ -246,6 +246,13 @@ impl LockState {
     pub fn is_locked(&self) -> bool {
         self.key.is_some()
     }
+
+    /// How long until the lease ends unless renewed, by this machine's wall clock: an estimate to
+    /// show, while the backend decides by its own clock. None when nothing is locked.
+    pub fn remaining(&self) -> Option<Duration> {
+        let left = self.expires_at? - crate::SystemClock::shared().wall();
+        Some(left.to_std().unwrap_or_default())
+    }
 }
 
 impl From<&Lease> for LockState {
@@ -305,6 +312,15 @@ mod tests {
             acquired_at: at,
             expires_at: at + Duration::from_secs(30),
         }
+    }
+
+    #[test]
+    fn a_state_says_how_long_it_lasts() {
+        assert_eq!(LockState::unlocked().remaining(), None);
+        assert_eq!(LockState::from(&lease()).remaining(), Some(Duration::ZERO), "long over");
+        let expires_at = DateTime::from_timestamp(32_503_680_000, 0).expect("in range");
+        let lasting = LockState::from(&Lease { expires_at, ..lease() });
+        assert!(lasting.remaining() > Some(Duration::from_secs(3_600)));
     }
 
     #[test]

@@ -45,6 +45,7 @@ mod held;
 mod key;
 mod lease;
 mod locks;
+pub mod prelude;
 pub mod provider;
 mod providers;
 mod renewal;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::task::AbortHandle;
 
+use crate::blocking::background_runtime;
 use crate::held::Refresh;
 use crate::retry::Backoff;
 use crate::{Error, Held, Result};
@@ -23,11 +24,9 @@ pub(crate) struct Watchdog(AbortHandle);
 
 impl Watchdog {
     pub(crate) fn start(held: Arc<Held>, renewal: Renewal) -> Result<Self> {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            Error::invalid_argument(
-                "auto_renew",
-                "renewal runs as a task of a Tokio runtime, and this thread is in none",
-            )
+        // Not in the caller's runtime: work that blocks it would end the lease that it works under.
+        let runtime = background_runtime().map_err(|reason| {
+            Error::invalid_argument("auto_renew", format!("renewal has no thread: {reason}"))
         })?;
         Ok(Watchdog(runtime.spawn(watch(held, renewal)).abort_handle()))
     }

@@ -41,6 +41,9 @@ struct Labels {
     wrong: Option<Error>,
 }
 
+/// What suits the strategy `None`, where one key is asked for.
+pub(crate) const ONE_KEY: &str = "use `attempt`";
+
 /// One key is asked for.
 pub struct OneKey<S>(pub(crate) S);
 
@@ -239,16 +242,14 @@ impl<'a, K, F> LockRequest<'a, K, F> {
         Ok(Held::new_pending(self.locks, request, self.is_try))
     }
 
-    /// The strategy `None` has no guard to give.
+    /// The strategy `None` has no guard to give; what to do instead.
     #[inline]
-    pub(crate) fn needs_guard(&self) -> Result<()> {
+    pub(crate) fn needs_guard(&self, instead: &str) -> Result<()> {
         if self.config.strategy != LockStrategy::None {
             return Ok(());
         }
-        Err(Error::invalid_argument(
-            "strategy",
-            "`None` takes no lock, so there is no guard to give: use `attempt`",
-        ))
+        let reason = format!("`None` takes no lock, so there is no guard to give: {instead}");
+        Err(Error::invalid_argument("strategy", reason))
     }
 }
 
@@ -264,7 +265,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// would wait for itself (L22), [`Unavailable`](crate::ErrorKind::Unavailable) when the backend did not
     /// answer in that time, and errors about the arguments.
     pub async fn acquire(mut self) -> Result<Guard> {
-        self.needs_guard()?;
+        self.needs_guard(ONE_KEY)?;
         let held = self.build_one()?.acquire().await??;
         Guard::renewing(held, self.renewal)
     }
@@ -311,7 +312,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     where
         Fut: Future<Output = T>,
     {
-        self.needs_guard()?;
+        self.needs_guard(ONE_KEY)?;
         let held = self.build_one()?.acquire().await??;
         let guard = Guard::renewing(held, self.renewal)?;
         let held = guard.share();

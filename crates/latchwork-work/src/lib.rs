@@ -51,8 +51,10 @@ pub use item::Item;
 pub use lease::{Heartbeat, Lease, LeaseInfo};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use manager::{
-    Agent, Answer, CheckedOut, Checkout, EventNote, Failure, HeldBack, ItemDetails, ItemResult,
-    Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails, Sealed, StateCount,
+    Agent, Answer, Blocker, BlockerCode, BlockerGroup, CheckedOut, Checkout, EventNote, Failure,
+    HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
+    LeasePage, ListedItem, ListedLease, ListedOrder, Maintenance, MaintenanceReport,
+    MaintenanceSettings, Notice, OrderDetails, OrderExplanation, OrderPage, Sealed, StateCount,
     Submission, Submitted, Timeline, Verification, WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};

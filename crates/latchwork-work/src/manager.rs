@@ -1,5 +1,6 @@
 //! The front door of the work layer.
 
+mod blockers;
 mod builder;
 mod checkout;
 mod claim;
@@ -11,6 +12,7 @@ mod lookup;
 mod maintenance;
 mod operator;
 mod propose;
+mod query;
 mod seal;
 mod submit;
 mod transition;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use crate::store::Store;
 use crate::{Actor, OrderTypes, TransitionTables};
 
+pub use blockers::{Blocker, BlockerCode, BlockerGroup, ItemExplanation, OrderExplanation};
 pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
 pub use client::{Answer, WorkClient};
@@ -28,6 +31,10 @@ pub use lease_end::Failure;
 pub use lookup::{Agent, ItemDetails, ItemResult, OrderDetails, StateCount, Timeline};
 pub use maintenance::{Maintenance, MaintenanceReport, MaintenanceSettings};
 pub use propose::Notice;
+pub use query::{
+    INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,
+    OrderPage,
+};
 pub use seal::{Sealed, Verification};
 pub use submit::{Submission, Submitted};
 pub use transition::EventNote;

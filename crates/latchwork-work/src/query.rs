@@ -7,15 +7,16 @@
 //! | --- | --- |
 //! | `filter[id]`, `filter[state]`, `filter[type]`, `filter[requested_by_type]`, `filter[requested_by_id]` | one or several, separated by commas; also without `filter[…]` |
 //! | `filter[items.state]` | orders with an item in one of these states |
-//! | `filter[priority]`, `filter[created_at]`, `filter[last_transitioned_at]`, `filter[applied_at]`, `filter[completed_at]` | a value, with `=`, `!=`, `>`, `>=`, `<` or `<=` before it; times in RFC 3339 |
-//! | `filter[meta]` | `key:value` or a JSON object that the order's meta must contain |
+//! | `filter[priority]`, `filter[created_at]`, `filter[last_transitioned_at]`, `filter[applied_at]`, `filter[completed_at]` | a value, with `=`, `!=`, `>`, `>=`, `<` or `<=` before it; times in RFC 3339; an order without that time is not found |
+//! | `filter[meta]` | `key:value` or a JSON object that the order's meta must contain: objects member by member, arrays element by element |
 //! | `filter[has_available_items]` | `true` or `false` |
 //! | `include` | `items`, `events`, `itemsCount`, `eventsCount` |
-//! | `sort` | `priority`, `created_at`, `last_transitioned_at`, `applied_at`, `completed_at`, `items_count`; a `-` before it sorts downwards; `-priority,created_at` unless told |
+//! | `sort` | `priority`, `created_at`, `last_transitioned_at`, `applied_at`, `completed_at`, `items_count`; a `-` before it sorts downwards; `-priority,created_at` unless told; orders without that time come last either way |
 //! | `page[size]` (`limit`, `per_page`) | 1 to 100; 50 unless told |
 //! | `page[cursor]` | the `next` of the page before |
 
 mod cursor;
+mod items;
 mod parse;
 
 use chrono::{DateTime, Utc};
@@ -25,6 +26,7 @@ use crate::names::named;
 use crate::{ActorType, ItemState, OrderId, OrderState};
 
 pub use cursor::Cursor;
+pub use items::{ItemCursor, ItemQuery, LeaseQuery};
 
 /// Which orders are wanted, in which order, and what of them.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,12 +4,16 @@
 //! so that a claim, a submission, an expiry and the sweep all come to the same answer, and one that a
 //! crash interrupted is completed by the next.
 
-use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{ItemState, OrderState};
 
 /// How many items of an order are in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// As JSON it is an object with the states that any item is in: `{"queued": 2, "leased": 1}`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ItemCounts([u32; ItemState::ALL.len()]);
 
 impl ItemCounts {
@@ -38,6 +42,23 @@ impl FromIterator<ItemState> for ItemCounts {
         let mut counts = ItemCounts::default();
         states.into_iter().for_each(|state| counts.add(state, 1));
         counts
+    }
+}
+
+impl Serialize for ItemCounts {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let counts = ItemState::ALL.iter().map(|state| (state, self.get(*state)));
+        serializer.collect_map(counts.filter(|(_, count)| *count > 0))
+    }
+}
+
+impl<'de> Deserialize<'de> for ItemCounts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut counts = ItemCounts::default();
+        for (state, count) in BTreeMap::<ItemState, u32>::deserialize(deserializer)? {
+            counts.add(state, count);
+        }
+        Ok(counts)
     }
 }
 

@@ -11,10 +11,12 @@ mod leases;
 mod limits;
 mod orders;
 mod param;
+mod query;
 mod ready;
 pub(crate) mod rows;
 mod session;
 mod statements;
+mod waits;
 
 use chrono::{DateTime, Utc};
 
@@ -27,9 +29,11 @@ pub(crate) use keys::{IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use param::{Cell, Cells, Param, json, params};
+pub(crate) use query::{Listings, Select};
 pub(crate) use ready::{Pick, PickFrom};
 pub(crate) use session::{Connection, Session};
 pub(crate) use statements::Statements;
+pub(crate) use waits::{Wait, Waiting};
 
 /// A database with orders.
 #[derive(Clone)]

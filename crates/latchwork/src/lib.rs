@@ -1,5 +1,5 @@
 //! Latchwork moves shared state safely: a *lock* decides who may move it, a
-//! *flow* how it moves.
+//! *flow* how it moves, and *work* lets programs, people and agents move it together.
 //!
 //! This is the crate to add; it brings the layers together behind features.
 //!
@@ -18,6 +18,36 @@ pub use latchwork_flow as flow;
 pub use latchwork_lock as lock;
 #[doc(no_inline)]
 pub use latchwork_lock::{Guard, Locks};
+#[cfg(feature = "work")]
+pub use latchwork_work as work;
+
+/// What most programs need of locks and flows: `use latchwork::prelude::*`.
+///
+/// Neither `Error` nor `Result` is in it, since each layer has its own:
+/// [`lock::Error`](latchwork_lock::Error) and, with the feature `flow`, `flow::Error`.
+///
+/// ```
+/// use latchwork::prelude::*;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = Locks::connect("memory:").await?;
+/// # #[cfg(feature = "flow")] {
+/// let machine = StateMachine::<JsonState>::builder("publish")
+///     .locks(&locks, EntityKey::new())
+///     .lock_config(LockConfig { strategy: LockStrategy::Wait, ..LockConfig::default() })
+///     .action(MergeDelta)
+///     .build()?;
+/// # assert_eq!(machine.name(), "publish"); }
+/// let guard: Guard = locks.lock("order:123").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub mod prelude {
+    #[cfg(feature = "flow")]
+    pub use latchwork_flow::prelude::*;
+    pub use latchwork_lock::prelude::*;
+}
 
 /// Locks at an address of any provider that this build has.
 ///
@@ -31,3 +61,13 @@ pub async fn connect(url: &str) -> lock::Result<Locks> {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
+
+/// The examples of the work layer's documentation, so that they compile.
+#[cfg(all(doctest, feature = "work", feature = "sqlite", feature = "postgres"))]
+#[doc = include_str!("../../../docs/work.md")]
+pub struct Work;
+
+/// The examples of the flow guide.
+#[cfg(all(doctest, feature = "flow"))]
+#[doc = include_str!("../../../docs/flows.md")]
+pub struct FlowGuide;

@@ -6,6 +6,8 @@ mod flow;
 mod memory;
 mod processes;
 mod story;
+#[cfg(feature = "sqlite")]
+mod work;
 
 use std::process::ExitCode;
 
@@ -16,7 +18,7 @@ use super::block_on_threads;
 use crate::exit::Failure;
 use crate::voice::Voice;
 
-/// See locks, fences and leases at work, in ten seconds.
+/// See locks, flows and work for agents, in ten seconds.
 ///
 /// Everything happens in memory and in a temporary directory, and in a database if you name one;
 /// your own locks are not touched. It fails if anything is not as promised.
@@ -32,10 +34,21 @@ pub(crate) struct Demo {
     #[cfg(feature = "mysql")]
     #[arg(long, env = "LATCHWORK_DEMO_MYSQL", value_name = "URL", hide_env_values = true)]
     mysql: Option<String>,
+    /// Be the agent that the demonstration kills, on this database.
+    #[cfg(feature = "sqlite")]
+    #[arg(long, value_name = "URL", hide = true)]
+    agent: Option<String>,
 }
 
 impl Demo {
     pub(crate) fn run(self) -> ExitCode {
+        #[cfg(feature = "sqlite")]
+        if let Some(url) = &self.agent {
+            return match block_on_threads(work::be_the_agent(url)) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(failure) => Voice::default().fail(failure),
+            };
+        }
         match block_on_threads(self.tell()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => Voice::default().fail(failure),
@@ -59,6 +72,8 @@ impl Demo {
         processes::breaking(&mut story, directory.path()).await?;
         #[cfg(feature = "sqlite")]
         databases::in_sqlite(&mut story, directory.path()).await?;
+        #[cfg(feature = "sqlite")]
+        work::a_killed_agent(&mut story, directory.path()).await?;
         #[cfg(feature = "postgres")]
         if let Some(address) = &self.postgres {
             databases::in_postgres(&mut story, address, directory.path()).await?;

@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod demo;
+pub(crate) mod flows;
 pub(crate) mod lock;
 pub(crate) mod locks;
 

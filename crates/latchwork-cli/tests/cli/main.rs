@@ -7,6 +7,7 @@
 mod contention;
 mod death;
 mod exclusion;
+mod flows;
 mod forwarding;
 mod late;
 mod locks;

@@ -162,6 +162,8 @@ fn the_demonstration_keeps_its_promises() {
     assert_code(&out, 0);
     assert!(said(&out).contains("promises were kept"), "{}", said(&out));
     assert!(said(&out).contains("In a database file"), "{}", said(&out));
+    assert!(said(&out).contains("a late result of agent-1 is refused"), "{}", said(&out));
+    assert!(said(&out).contains("their chain verifies"), "{}", said(&out));
     assert!(!said(&out).contains('\x1b'), "colours on a terminal only");
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Case, f01_states, f02_gates, f03_actions, f04_failures, f05_steps, f06_stored_form, f07_resume,
     f08_cancel, f08_claims, f08_due, f08_listing, f08_rows, f08_runs, f09_keys, f10_events,
-    f11_tables, f12_forecast, f13_entities, f14_stale_state, f15_attempts,
+    f11_tables, f12_forecast, f13_entities, f14_stale_state, f15_attempts, f15_limits, f16_retries,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -29,6 +29,8 @@ pub fn cases() -> Vec<Case> {
         f13_entities::CASES,
         f14_stale_state::CASES,
         f15_attempts::CASES,
+        f15_limits::CASES,
+        f16_retries::CASES,
     ]
     .concat();
     cases.sort_by_key(|case| case.name);
@@ -44,7 +46,7 @@ mod tests {
     #[test]
     fn every_promise_has_a_case_and_every_name_is_its_own() {
         let promises: BTreeSet<_> = cases().iter().map(|case| case.promise).collect();
-        assert_eq!(promises, (1..=15).collect());
+        assert_eq!(promises, (1..=16).collect());
         let names: BTreeSet<_> = cases().iter().map(|case| case.name).collect();
         assert_eq!(names.len(), cases().len(), "two cases have one name");
     }

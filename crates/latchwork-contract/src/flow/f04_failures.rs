@@ -45,6 +45,9 @@ async fn fails(
     assert!(context.is_failed());
     let failure = context.failure().expect("it is noted");
     assert_eq!(failure.code, code);
+    for said in ["the nail is bent", "the lock is rusty", "the book is gone"] {
+        assert!(failure.message.matches(said).count() <= 1, "said twice: {}", failure.message);
+    }
     assert!(!stage.is_locked().await, "the lock is released");
     let names = stage.event_names();
     assert_eq!(names.iter().filter(|name| **name == "TransitionFailed").count(), 1);

@@ -149,7 +149,10 @@ async fn f05_releasing_by_hand(f: Fixture) {
     assert!(stage.is_locked().await);
     assert!(worker.release_lock().await.expect("it was kept") && !stage.is_locked().await);
     assert!(!worker.release_lock().await.expect("nothing to release"), "only once");
-    assert_eq!(code(worker.execute().await), "lock_lost", "it was let go");
+    let error = worker.execute().await.expect_err("it was let go");
+    assert_eq!(error.code(), "lock_lost");
+    let told = error.to_string();
+    assert!(told.contains("released by hand") && !told.contains("fence"), "{told}");
 }
 
 async fn f05_dropping_the_worker_releases_the_lock(f: Fixture) {

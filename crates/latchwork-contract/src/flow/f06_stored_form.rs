@@ -2,7 +2,8 @@
 
 use latchwork_flow::store::{ContextDraft, ContextStore};
 use latchwork_flow::{
-    ActionResult, Contexts, Pause, StateMachine, StateMachineBuilder, TransitionContext,
+    ActionResult, Contexts, FlowRunner, Pause, StateMachine, StateMachineBuilder, Status,
+    TransitionContext,
 };
 use serde_json::{Value, json};
 
@@ -22,6 +23,8 @@ cases![
     f06_a_state_or_delta_of_the_wrong_shape_is_refused,
     f06_what_cannot_be_read_is_left_as_it_was,
     f06_nobody_resumes_what_is_over,
+    f06_an_older_definition_is_migrated_and_goes_on,
+    f06_what_cannot_be_migrated_is_quarantined,
 ];
 
 fn waiting(stage: &Stage, builder: StateMachineBuilder<Order>) -> StateMachine<Order> {
@@ -200,4 +203,47 @@ async fn f06_nobody_resumes_what_is_over(f: Fixture) {
     let json = done.to_json().expect("it serialises");
     let read = machine.read_context(&json).expect("it can be looked at");
     assert_eq!(machine.from_context(read).expect_err("over").code(), "transition_over");
+}
+
+async fn f06_an_older_definition_is_migrated_and_goes_on(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let old = waiting(&stage, stage.stored());
+    let id = old.run(draft(), publish()).await.expect("no error").id();
+    let new = stage.stored().definition(3).migrate(|older| {
+        older.state.as_mut().ok_or("it was loaded")?["note"] = json!("migrated");
+        older.remaining = Some(vec!["first".to_owned(), "second".to_owned()]);
+        Ok(())
+    });
+    let new = new.action(stage.noting("first")).action(stage.noting("second"));
+    let new = new.build().expect("a machine");
+    let done = new.resume(id).await.expect("it is read").execute().await.expect("no error");
+    assert!(done.is_completed());
+    assert_eq!(stage.ran(), ["first", "second"]);
+    assert_eq!(done.state().map(|state| state.note.as_str()), Some("migrated"));
+    let row = Contexts::load(&stage.store, id).await.expect("it is stored");
+    assert_eq!(refused(&old, &row.body).code(), "newer_context");
+}
+
+async fn f06_what_cannot_be_migrated_is_quarantined(f: Fixture) {
+    let stage = Stage::new(&f).await;
+    let old = waiting(&stage, stage.stored());
+    let id = old.run(draft(), publish()).await.expect("no error").id();
+    stage.store.signal(id, "go", json!(null)).await.expect("it waits");
+    let new = stage.stored().definition(3).migrate(|_| Err("nobody knows how".into()));
+    let new = new.action(stage.noting("after")).build().expect("a machine");
+    let millis = std::time::Duration::from_millis;
+    let runner = FlowRunner::new(&new).expect("a store").max_attempts(2).retry(millis(1));
+    let runner = runner.tick(millis(5)).start();
+    for _ in 0..2_000 {
+        let shown = stage.store.show(id).await.expect("it is stored");
+        if shown.status == Status::Quarantined {
+            assert!(shown.last_error.expect("it is said").contains("nobody knows how"));
+            runner.stop().await.expect("it did well");
+            assert!(stage.ran().is_empty());
+            return;
+        }
+        f.pass(millis(5)).await;
+        tokio::time::sleep(millis(2)).await;
+    }
+    panic!("it is tried for ever");
 }

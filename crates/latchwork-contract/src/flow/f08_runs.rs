@@ -391,6 +391,7 @@ async fn f08_a_pause_that_is_called_off_gives_its_lock_back(f: Fixture) {
     let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
     stage.store.cancel(id, "no longer wanted").await.expect("it is paused");
     assert!(stage.is_locked().await);
+    assert_eq!(code(machine.resume(id).await), "transition_over", "a runner gives the lock back");
     let mut worker = take(&stage, &machine).await.expect("there is a lock to give back");
     assert_eq!(worker.due(), Some(&Due::ReleaseLock));
     let done = worker.execute().await.expect("no error");

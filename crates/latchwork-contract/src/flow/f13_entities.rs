@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_flow::{ActionResult, MergeDelta, SnapshotKey, StateMachine, Status, TransitionKey};
-use latchwork_lock::{Key, LockConfig, LockStrategy};
+use latchwork_flow::{
+    Action, ActionContext, ActionPolicy, ActionResult, MergeDelta, SnapshotKey, StateMachine,
+    Status, TransitionKey, action_fn,
+};
+use latchwork_lock::{Key, LockConfig, LockStrategy, OnLoss};
 use tokio::sync::Notify;
 
 use super::Fixture;
@@ -336,16 +339,18 @@ async fn f13_a_handed_in_state_is_neither_loaded_nor_saved(f: Fixture) {
     assert_eq!((orders.loads(), orders.saves()), (0, 0));
 }
 
-/// An action during which the lock ends.
+/// An action during which the lock ends, and that finishes all the same.
 fn slow(stage: &Stage, builder: latchwork_flow::StateMachineBuilder<Order>) -> StateMachine<Order> {
     let own = stage.clone();
-    let builder = builder.run_lease(stage.too_long() * 9).action_fn("slow", move |_| {
+    let slow = action_fn("slow", move |_: ActionContext<Order>| {
         let stage = own.clone();
         async move {
             stage.f.pass(stage.too_long()).await;
             Ok(ActionResult::proceed())
         }
     });
+    let policy = ActionPolicy { on_loss: OnLoss::Finish, ..ActionPolicy::default() };
+    let builder = builder.run_lease(stage.too_long() * 9).action(slow.with_policy(policy));
     builder.build().expect("a machine")
 }
 

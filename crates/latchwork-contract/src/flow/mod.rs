@@ -41,6 +41,8 @@ mod f12_forecast;
 mod f13_entities;
 mod f14_stale_state;
 mod f15_attempts;
+mod f15_limits;
+mod f16_retries;
 
 mod entities;
 

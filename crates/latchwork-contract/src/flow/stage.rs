@@ -103,6 +103,7 @@ impl Stage {
         StateMachine::builder(self.f.machine())
             .locks(&self.locks, EntityKey::new())
             .lock_config(self.lock_config())
+            .renew_lock_up_to(Duration::ZERO)
             .observe(move |event: &Event<'_, Order>| {
                 events.lock().unwrap().push(event.to_record());
             })

@@ -14,7 +14,9 @@ pub(super) const CASES: &[Case] = &[
     case!(l01_threads_exclude_each_other, [Exclusion, Wait]),
     case!(l05_threads_wait_without_limit_by_default, [Exclusion, Wait, Inspect]),
     case!(l05_threads_can_bound_their_wait, [Exclusion, Wait]).real_time(),
+    case!(l10_a_scoped_section_outlives_its_ttl, [Exclusion, Wait, Renew]).real_time(),
     case!(l14_threads_release_on_panic, [Exclusion, Wait]),
+    case!(l14_threads_run_under_several_keys, [Exclusion, Wait]).real_time(),
     case!(l14_threads_are_told_of_a_loss, [Exclusion, Wait, Break, Renew]),
 ];
 
@@ -80,6 +82,58 @@ async fn l05_threads_can_bound_their_wait(f: Fixture) {
     assert_eq!(answers, ("lock_taken", true));
     assert!(f.now().since(asked) >= wait);
     guard.release().await.expect("held");
+}
+
+async fn l10_a_scoped_section_outlives_its_ttl(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let (key, ttl) = (f.key("a"), f.patient_ttl());
+    let defaults = latchwork_lock::LockConfig { ttl, ..latchwork_lock::LockConfig::default() };
+    let locks = Locks::from(ours.with_defaults(defaults));
+    let name = key.clone();
+    let (entered, is_in) = tokio::sync::oneshot::channel();
+    let section = tokio::task::spawn_blocking(move || {
+        locks.scoped(&name, |held| {
+            let _ = entered.send(());
+            std::thread::sleep(ttl * 3 / 2);
+            held.is_held()
+        })
+    });
+    is_in.await.expect("it runs");
+    while !section.is_finished() {
+        let other = theirs.lock(&key).try_acquire().await.expect("it answers");
+        assert!(other.is_none() || section.is_finished(), "two at once");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(section.await.expect("no panic").expect("held to the end"));
+    // And it ends there: nobody renews it any more.
+    f.free(&theirs, &key).await.release().await.expect("held");
+}
+
+async fn l14_threads_run_under_several_keys(f: Fixture) {
+    let (locks, theirs) = (Locks::from(f.open().await), f.open().await);
+    let keys = ["b", "a"].map(|name| f.key(name));
+    let names = keys.clone();
+    on_a_thread(move || {
+        let fences = locks.lock_all(&names).run(|set| {
+            assert!(set.is_held() && set.len() == 2);
+            for key in &names {
+                let other = Locks::from(theirs.clone()).lock(key).try_acquire();
+                assert!(other.expect("it answers").is_none(), "{key} is not locked inside");
+                let nested = locks.lock(key).wait(Duration::from_secs(60)).acquire();
+                assert_eq!(code(nested), "lock_deadlock");
+            }
+            set.iter().map(|held| held.fence()).collect::<Vec<_>>()
+        });
+        assert_eq!(fences.expect("its turn comes").len(), 2);
+        for key in &names {
+            locks.lock(key).acquire().expect("released").release().expect("held");
+        }
+        let taken = locks.lock(&names[0]).acquire().expect("free");
+        let bounded = locks.lock_all(&names).wait(Duration::from_millis(50)).run(|_| ());
+        assert_eq!(code(bounded), "lock_taken");
+        taken.release().expect("held");
+    })
+    .await;
 }
 
 async fn l14_threads_release_on_panic(f: Fixture) {

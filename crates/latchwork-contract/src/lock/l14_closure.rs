@@ -8,7 +8,7 @@ use latchwork_lock::{Locks, OnLoss};
 use tokio::sync::oneshot;
 
 use super::case::case;
-use super::fixture::{SLACK, code};
+use super::fixture::{FORCE, SLACK, code};
 use super::{Case, Fixture};
 
 pub(super) const CASES: &[Case] = &[
@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l14_an_expired_lease_drops_the_work, []),
     case!(l14_finish_lets_it_finish, []),
     case!(l14_a_loss_found_at_the_end_is_told, [Break, Exclusion]),
+    case!(l14_what_was_released_says_so, [Renew]),
 ];
 
 /// True once it was dropped.
@@ -149,6 +150,25 @@ async fn l14_finish_lets_it_finish(f: Fixture) {
     });
     let answer = f.within(f.ttl() + SLACK, "the work finishes", running).await;
     assert_eq!(answer.expect("finishing was asked for"), "finished");
+}
+
+async fn l14_what_was_released_says_so(f: Fixture) {
+    let locks = f.open().await;
+    let ended = locks.lock(f.key("a")).run(|held| async { held }).await.expect("it ran");
+    let guard = locks.lock(f.key("b")).acquire().await.expect("a free key");
+    let released = guard.share();
+    guard.release().await.expect("held");
+    let guard = locks.lock(f.key("c")).acquire().await.expect("a free key");
+    let dropped = guard.share();
+    drop(guard);
+    for held in [ended, released, dropped] {
+        assert!(!held.is_held());
+        let error = held.refresh_with(FORCE).await.expect_err("it is over");
+        assert_eq!(error.code(), "lock_lost");
+        let told = error.to_string();
+        assert!(told.contains("released") && !told.contains("broken"), "{told}");
+        assert!(told.contains(&format!("(fence {})", held.fence())), "{told}");
+    }
 }
 
 async fn l14_a_loss_found_at_the_end_is_told(f: Fixture) {

@@ -27,6 +27,9 @@ mod w06_validation;
 mod w09_idempotency;
 mod w10_audit;
 mod w11_maintenance;
+mod w13_blockers;
+mod w13_items;
+mod w13_listings;
 mod w15_bad_input;
 mod w20_unique;
 

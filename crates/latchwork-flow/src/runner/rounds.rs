@@ -2,22 +2,24 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
+use latchwork_lock::provider::Moment;
 use tokio::task::{Id, JoinError, JoinSet};
 
-use super::FlowRunner;
 use super::retries::{Retries, jittered, pause};
-use super::task::{Done, Task};
-use crate::store::{ContextStore, DueClaim, GiveBack, Proof, RunClaim, StoredContext};
-use crate::{Result, State};
+use super::task::{Came, Done, Task};
+use super::{FlowRunner, Leaving};
+use crate::store::{ContextStore, DueClaim, GiveBack, Proof, RunClaim, SUSPECT, StoredContext};
+use crate::{Result, State, TransitionId};
 
 /// So many are claimed at once at most: what one process claims and then dies with, all wait for.
 const BATCH: usize = 64;
+
+/// So many that it cannot read are remembered; the others are postponed for all.
+const MOST_FOREIGN: usize = 1_000;
 
 /// The first pause when the store is away.
 const AWAY: Duration = Duration::from_millis(100);
@@ -30,8 +32,10 @@ pub(super) async fn run<S: State>(
         retries: Retries::new(runner.retry),
         runner,
         tasks: JoinSet::new(),
-        proofs: HashMap::new(),
-        leaving: Arc::default(),
+        running: HashMap::new(),
+        foreign: HashMap::new(),
+        in_vain: 0,
+        leaving: Leaving::default(),
         stop: stop.boxed().shared(),
     };
     let ended = loop {
@@ -49,11 +53,22 @@ pub(super) async fn run<S: State>(
 struct Rounds<'a, S: State> {
     runner: FlowRunner<S>,
     tasks: JoinSet<Done>,
-    /// What is being run, to be given back if it has to be dropped.
-    proofs: HashMap<Id, Proof>,
+    /// What is being run.
+    running: HashMap<Id, Running>,
+    /// What this program cannot read, and until when it need not look again.
+    foreign: HashMap<TransitionId, Moment>,
+    /// How often in a row something was due that this runner could not get.
+    in_vain: u32,
     retries: Retries,
-    leaving: Arc<AtomicBool>,
+    leaving: Leaving,
     stop: Shared<BoxFuture<'a, ()>>,
+}
+
+/// One context that is being run.
+struct Running {
+    /// To give it back if it has to be dropped.
+    proof: Proof,
+    suspect: bool,
 }
 
 impl<S: State> Rounds<'_, S> {
@@ -75,7 +90,14 @@ impl<S: State> Rounds<'_, S> {
         let claim = RunClaim::new(self.runner.machine.run_lease());
         let contexts = self.runner.contexts.clone();
         let name = self.runner.machine.name().to_owned();
-        let due = DueClaim::new(&name, free.min(BATCH), &claim);
+        let exclude = self.excluded();
+        let due = DueClaim {
+            beside_suspect: self.running.values().any(|run| run.suspect),
+            max_attempts: self.runner.max_attempts,
+            back_off: jittered(self.runner.retry, 0.5),
+            exclude: &exclude,
+            ..DueClaim::new(&name, free.min(BATCH), &claim)
+        };
         let due = self.patiently(|| contexts.claim_due(&due)).await?;
         let Some(claimed) = due else { return Ok(()) };
         if self.is_to_stop() {
@@ -84,10 +106,14 @@ impl<S: State> Rounds<'_, S> {
             }
             return Ok(());
         }
-        if claimed.is_empty()
-            && let Some(next) = self.patiently(|| contexts.next_due(&name)).await?
-        {
-            self.sleep(next).await;
+        if !claimed.is_empty() {
+            self.in_vain = 0;
+        } else if let Some(next) = self.patiently(|| contexts.next_due(&name)).await? {
+            // Due now, and yet not ours: another's, not readable, or not to be run beside what runs.
+            let due_now = next.is_some_and(|next| next.is_zero());
+            self.in_vain = if due_now { (self.in_vain + 1).min(10) } else { 0 };
+            let least = Duration::from_millis(1 << self.in_vain);
+            self.sleep(next.map(|next| if due_now { least } else { next })).await;
         }
         for stored in claimed {
             self.start(stored, claim.clone());
@@ -162,9 +188,17 @@ impl<S: State> Rounds<'_, S> {
             stored,
             claim,
         };
-        let proof = task.proof();
+        let run = Running { proof: task.proof(), suspect: task.stored.head.attempts > SUSPECT };
         let id = self.tasks.spawn(task.run()).id();
-        self.proofs.insert(id, proof);
+        self.running.insert(id, run);
+    }
+
+    /// What this runner is at, whatever the store thinks of that, and what it cannot read.
+    fn excluded(&mut self) -> Vec<TransitionId> {
+        let now = self.runner.machine.clock().now();
+        self.foreign.retain(|_, until| *until > now);
+        let running = self.running.values().map(|run| run.proof.id);
+        running.chain(self.foreign.keys().copied()).collect()
     }
 
     fn note(&mut self, done: Result<(Id, Done), JoinError>) {
@@ -172,12 +206,20 @@ impl<S: State> Rounds<'_, S> {
             Ok((id, _)) => *id,
             Err(error) => error.id(),
         };
-        let proof = self.proofs.remove(&id);
+        let run = self.running.remove(&id);
         match done {
-            Ok((_, Done { id, again: true })) => self.retries.failed(id),
-            Ok((_, Done { id, again: false })) => self.retries.went_on(id),
+            Ok((_, Done { id, came: Came::Again })) => self.retries.failed(id),
+            Ok((_, Done { id, came: Came::On })) => self.retries.went_on(id),
+            Ok((_, Done { id, came: Came::Foreign })) => {
+                let clock = self.runner.machine.clock();
+                let until = clock.now().after(self.retries.pause(id));
+                self.retries.failed(id);
+                if self.foreign.len() < MOST_FOREIGN {
+                    self.foreign.insert(id, until);
+                }
+            }
             Err(error) => {
-                let transition = proof.map(|proof| proof.id.to_string()).unwrap_or_default();
+                let transition = run.map(|run| run.proof.id.to_string()).unwrap_or_default();
                 tracing::error!(%transition, %error, "a run ended in a panic");
             }
         }
@@ -185,7 +227,7 @@ impl<S: State> Rounds<'_, S> {
 
     /// Lets all end after their present action, and drops those that take too long.
     async fn finish(mut self) {
-        self.leaving.store(true, Ordering::Release);
+        self.leaving.set();
         let clock = self.runner.machine.clock().clone();
         let mut patience = clock.sleep_until(clock.now().after(self.runner.grace));
         while !self.tasks.is_empty() {
@@ -195,8 +237,8 @@ impl<S: State> Rounds<'_, S> {
             }
         }
         self.tasks.shutdown().await;
-        for proof in std::mem::take(&mut self.proofs).into_values() {
-            self.give_back(proof).await;
+        for run in std::mem::take(&mut self.running).into_values() {
+            self.give_back(run.proof).await;
         }
     }
 }

@@ -1,12 +1,8 @@
 //! One claimed context.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use futures::future::{Either, select};
-
-use super::{Reload, Terms};
+use super::{Leaving, Reload, Terms};
 use crate::store::{ContextStore, Due, GiveBack, Proof, RunClaim, StoredContext};
 use crate::{Contexts, Error, Result, State, StateMachine, StateWorker, Status, TransitionId};
 
@@ -17,7 +13,7 @@ pub(super) struct Task<S: State> {
     pub(super) stored: StoredContext,
     pub(super) claim: RunClaim,
     pub(super) reload: Option<Reload<S>>,
-    pub(super) leaving: Arc<AtomicBool>,
+    pub(super) leaving: Leaving,
     /// How long to leave it alone, should it not go on.
     pub(super) postpone: Duration,
 }
@@ -25,8 +21,18 @@ pub(super) struct Task<S: State> {
 /// What came of it.
 pub(super) struct Done {
     pub(super) id: TransitionId,
-    /// Whether it is to be tried again.
-    pub(super) again: bool,
+    pub(super) came: Came,
+}
+
+/// How far it came.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Came {
+    /// It has gone on, or somebody else has it.
+    On,
+    /// It is to be tried again.
+    Again,
+    /// This program cannot read it; another may.
+    Foreign,
 }
 
 impl<S: State> Task<S> {
@@ -35,34 +41,24 @@ impl<S: State> Task<S> {
     }
 
     pub(super) async fn run(self) -> Done {
-        let proof = self.proof();
-        let (machine, contexts) = (self.machine.clone(), self.contexts.clone());
-        let work = std::pin::pin!(self.go_on());
-        let beat = std::pin::pin!(keep_alive(&machine, &contexts, proof));
-        let again = match select(work, beat).await {
-            Either::Left((again, _)) => again,
-            Either::Right((never, _)) => match never {},
-        };
-        Done { id: proof.id, again }
+        let id = self.stored.head.id;
+        Done { id, came: self.go_on().await }
     }
 
-    /// Goes on with it; true when it is to be tried again.
-    async fn go_on(self) -> bool {
+    async fn go_on(self) -> Came {
         let proof = self.proof();
         let (id, contexts) = (proof.id, self.contexts);
         let mut worker = match self.machine.take(self.stored, self.claim) {
             Ok(worker) => worker,
             Err(error) => {
-                // Another program may know it: a newer one, or one that has the action.
                 tracing::warn!(transition = %id, %error, "this runner cannot go on with a context");
-                let reason = error.to_string();
-                let how = GiveBack {
-                    postpone: Some(self.postpone),
-                    counts: error.code() == "corrupt_context",
-                    reason: Some(&reason),
-                };
+                let (reason, counts) = (error.to_string(), error.is_of_context());
+                // What nobody can read is left alone. What another program may know (a newer one, or
+                // one that has the action) is left to it, at once.
+                let postpone = counts.then_some(self.postpone);
+                let how = GiveBack { postpone, counts, reason: Some(&reason) };
                 later(id, contexts.release(proof, &how).await);
-                return true;
+                return if counts { Came::Again } else { Came::Foreign };
             }
         };
         let under_way = matches!(worker.context().status(), Status::Paused | Status::Running);
@@ -73,14 +69,13 @@ impl<S: State> Task<S> {
         let ended = match (worker.due(), reload) {
             (Some(Due::Nothing), _) => {
                 later(id, contexts.release(proof, &GiveBack::default()).await);
-                return false;
+                return Came::On;
             }
             (Some(Due::RenewLock), _) => worker.renew_lock().await,
             (_, Some(reload)) => {
                 let ended = worker.execute_or_reacquire(|context| reload(context)).await.map(drop);
                 if ended.is_err() && !worker.context().status().is_over() {
-                    let wait = RunClaim::new(self.postpone);
-                    later(id, contexts.claim(id, None, &wait).await.map(|_| true));
+                    later(id, postponed(&contexts, id, self.postpone).await);
                 }
                 ended
             }
@@ -90,25 +85,12 @@ impl<S: State> Task<S> {
     }
 }
 
-/// Renews the run-lease for as long as it is ours, whatever the worker waits for: a lock, a gate, an
-/// action.
-async fn keep_alive<S: State>(
-    machine: &StateMachine<S>,
-    contexts: &Contexts,
-    proof: Proof,
-) -> std::convert::Infallible {
-    let (clock, ttl) = (machine.clock(), machine.run_lease());
-    loop {
-        clock.sleep_until(clock.now().after(ttl / 3)).await;
-        match contexts.heartbeat(proof, ttl).await {
-            Ok(beat) if beat.held => {}
-            // It was given back, or taken over: whoever saves next learns which.
-            Ok(_) => std::future::pending().await,
-            Err(error) => {
-                tracing::debug!(transition = %proof.id, %error, "a heartbeat was missed");
-            }
-        }
-    }
+/// Leaves alone for a while what the recovery has given back.
+async fn postponed(contexts: &Contexts, id: TransitionId, span: Duration) -> Result<bool> {
+    let claim = RunClaim::new(span);
+    contexts.claim(id, None, &claim).await?;
+    let how = GiveBack { postpone: Some(span), ..GiveBack::default() };
+    contexts.release(Proof { id, token: claim.token }, &how).await
 }
 
 fn later(id: TransitionId, answer: Result<bool>) {
@@ -117,24 +99,23 @@ fn later(id: TransitionId, answer: Result<bool>) {
     }
 }
 
-/// Says what came of it, as far as the machine's observers were not told; true when it is to be
-/// tried again.
-fn report<S: State>(worker: &StateWorker<S>, ended: Result<()>) -> bool {
+/// Says what came of it, as far as the machine's observers were not told.
+fn report<S: State>(worker: &StateWorker<S>, ended: Result<()>) -> Came {
     let context = worker.context();
     let (transition, status) = (context.id(), context.status());
     match ended {
-        Ok(()) => false,
+        Ok(()) => Came::On,
         Err(error) if status.is_over() => {
             tracing::warn!(%transition, %status, %error, "a transition has ended with an error");
-            false
+            Came::On
         }
         Err(error) if is_another_s(&error) => {
             tracing::debug!(%transition, %error, "somebody else has gone on with a transition");
-            false
+            Came::On
         }
         Err(error) => {
             tracing::warn!(%transition, %status, %error, "a transition could not go on yet");
-            true
+            Came::Again
         }
     }
 }

@@ -154,8 +154,13 @@ impl Contexts {
         self.store.wake(id).await
     }
 
-    /// Marks a failed transition as due again. **Unfinished:** it changes the store only, and a
-    /// machine refuses the context, whose stored form still says that it failed.
+    /// Lets a failed transition go on from the action that failed, with the same idempotency key; one
+    /// that failed before its first action begins anew. The next runner does it, or
+    /// [`StateMachine::resume`](crate::StateMachine::resume).
+    ///
+    /// Its lock was released when it failed, so the entity may have changed since: see
+    /// [`StateMachineBuilder::load`](crate::StateMachineBuilder::load) and
+    /// [`rebase`](crate::StateMachineBuilder::rebase).
     ///
     /// Cancel safe: it goes on or it does not.
     ///
@@ -163,7 +168,6 @@ impl Contexts {
     /// [`ContextNotFound`](crate::ErrorKind::ContextNotFound),
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for one that has not failed, or what the
     /// store reports.
-    #[doc(hidden)]
     pub async fn retry(&self, id: TransitionId) -> Result<()> {
         self.store.retry(id).await
     }
@@ -217,6 +221,10 @@ fn not_built(scheme: &str, feature: &'static str) -> Error {
 impl ContextStore for Contexts {
     fn name(&self) -> &'static str {
         self.store.name()
+    }
+
+    async fn separate(&self) -> Result<Option<Contexts>> {
+        self.store.separate().await
     }
 
     async fn now(&self) -> Result<DateTime<Utc>> {

@@ -9,13 +9,22 @@ use latchwork_lock::provider::Token;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CancelRequest, ContextDraft, ContextHead, RunClaim, StoredContext};
+use super::{CancelRequest, ContextDraft, ContextHead, Contexts, RunClaim, StoredContext};
 use crate::{ContextSummary, Result, Status, TransitionId};
 
 /// A store of contexts. See [the module](crate::store) for the rules that it must keep.
 pub trait ContextStore: Send + Sync + 'static {
     /// What messages call it.
     fn name(&self) -> &'static str;
+
+    /// The same store over connections of its own, which belong to the runtime that polls this; none
+    /// for a store that any thread can use at any time, whatever the others do.
+    ///
+    /// Heartbeats use it: they must not wait for a connection whose task is stuck on a thread that
+    /// somebody blocks.
+    ///
+    /// Cancel safe: nothing but the connections is lost.
+    fn separate(&self) -> impl Future<Output = Result<Option<Contexts>>> + Send;
 
     /// The time by the store's clock.
     fn now(&self) -> impl Future<Output = Result<DateTime<Utc>>> + Send;
@@ -193,8 +202,8 @@ pub struct DueClaim<'a> {
     pub beside_suspect: bool,
     /// What was claimed so often without getting on is quarantined.
     pub max_attempts: u32,
-    /// How long a suspect whose process died is left alone beyond its run-lease; doubles with each
-    /// attempt, up to a minute.
+    /// How long a suspect is left alone beyond its run-lease after its process has died a second time;
+    /// doubles with each attempt, up to a minute.
     pub back_off: Duration,
     /// Not these.
     pub exclude: &'a [TransitionId],
@@ -223,8 +232,9 @@ pub const MAX_ATTEMPTS: u32 = 5;
 ///
 /// A process is at one of them at a time, and takes nothing else meanwhile but what nobody has tried
 /// yet. So what died along with a suspect gets on without it, and does not end in quarantine beside
-/// it.
-pub const SUSPECT: u32 = 2;
+/// it. One death is enough: in a second one, what only ran beside the cause would often die between
+/// taking over its lock and storing that it did, and would have to count its state as stale (F14).
+pub const SUSPECT: u32 = 1;
 
 /// What came of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -387,6 +397,7 @@ impl ContextPage {
 /// [`ContextStore`] in the form that can stand behind a pointer; made by the blanket impl below.
 pub(crate) trait DynContextStore: Send + Sync {
     fn name(&self) -> &'static str;
+    fn separate(&self) -> BoxFuture<'_, Result<Option<Contexts>>>;
     fn now(&self) -> BoxFuture<'_, Result<DateTime<Utc>>>;
     fn create<'a>(
         &'a self,
@@ -427,6 +438,9 @@ pub(crate) trait DynContextStore: Send + Sync {
 impl<T: ContextStore> DynContextStore for T {
     fn name(&self) -> &'static str {
         ContextStore::name(self)
+    }
+    fn separate(&self) -> BoxFuture<'_, Result<Option<Contexts>>> {
+        Box::pin(ContextStore::separate(self))
     }
     fn now(&self) -> BoxFuture<'_, Result<DateTime<Utc>>> {
         Box::pin(ContextStore::now(self))

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     Beat, CancelRequest, Cancelled, ContextDraft, ContextHead, DueClaim, GiveBack, ReceivedSignal,
-    RunClaim, RunLease, SUSPECT, Save, Saved, StoredContext,
+    RunClaim, RunLease, Save, Saved, StoredContext,
 };
 use crate::{ContextDetails, Error, ErrorKind, Result, Status};
 
@@ -373,10 +373,11 @@ impl ContextHead {
     }
 }
 
-/// How long a suspect is left alone beyond the run-lease of a process that died with it.
+/// How long a context is left alone beyond the run-lease of a process that died with it: not at all
+/// after the first death.
 pub(crate) fn back_off(first: Duration, attempts: u32) -> Duration {
     const LONGEST: Duration = Duration::from_secs(60);
-    match attempts.checked_sub(SUSPECT) {
+    match attempts.checked_sub(2) {
         None => Duration::ZERO,
         Some(doublings) => first.saturating_mul(1 << doublings.min(16)).min(LONGEST),
     }

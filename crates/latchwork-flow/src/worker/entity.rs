@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use super::lock::Continuity;
 use super::{Reloaded, StateWorker};
-use crate::entity::Rebase;
+use crate::entity::{Entities, Rebase};
 use crate::error::{Chain, panic_text};
-use crate::{BoxError, Error, ErrorKind, Result, SaveRequest, State, Status, TransitionContext};
+use crate::{
+    BoxError, Error, ErrorKind, Loaded, Result, SaveRequest, State, Status, TransitionContext,
+};
 
 /// The type of a reload that nobody gave.
 pub(super) type NoReload<S> = fn(Arc<TransitionContext<S>>) -> Ready<Result<Reloaded<S>, BoxError>>;
@@ -38,13 +40,20 @@ impl<S: State> StateWorker<S> {
         let (Some(entities), Some(entity)) = (&machine.entities, &self.context.entity) else {
             return Ok(());
         };
-        let loaded = entities.load(&entity.id).await?;
+        let loaded = self.load_in_time(entities, &entity.id).await?;
         let entity = entity.loaded(&loaded)?;
         let context = self.change();
         context.entity = Some(Box::new(entity));
         context.state = Some(loaded.state);
         // Loading takes time, and what was read after the end of the lock may be changing.
         self.check_lock().await
+    }
+
+    async fn load_in_time(&self, entities: &Entities<S>, id: &str) -> Result<Loaded<S>> {
+        self.in_time("load", entities.load(id)).await.unwrap_or_else(|reason| {
+            let entity = id.to_owned();
+            Err(ErrorKind::LoadFailed { entity, reason, panicked: false, source: None }.into())
+        })
     }
 
     /// Makes sure that the state to go on with is not stale; false when that ended the transition.
@@ -80,7 +89,7 @@ impl<S: State> StateWorker<S> {
         else {
             return Err(self.leave_stale(broken.unwrap_or_default()).await);
         };
-        let loaded = match entities.load(&entity.id).await {
+        let loaded = match self.load_in_time(entities, &entity.id).await {
             Ok(loaded) => loaded,
             Err(error) if error.is_temporary() => return Err(self.leave(error).await),
             Err(error) => return Err(self.fail(error).await),
@@ -109,9 +118,7 @@ impl<S: State> StateWorker<S> {
     async fn go_on_from(&mut self, loaded: S, rebase: Option<&Rebase<S>>) -> Result<bool> {
         let ours = self.change().state.replace(loaded);
         let machine = self.machine.clone();
-        let configured =
-            machine.configured_for(self.context.need_state()?, &self.context.delta).await;
-        let script = match configured {
+        let script = match self.configured().await {
             Ok(script) => script,
             Err(error) => return Err(self.fail(error).await),
         };
@@ -176,11 +183,12 @@ impl<S: State> StateWorker<S> {
             fence: guard.fence(),
             transition: self.context.id,
         };
-        let saved = self.beside_heartbeat(entities.save(request, guard.key())).await;
-        let error = match saved {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) | Err(error) => error,
-        };
+        let saved = self.in_time("save", entities.save(request, guard.key())).await;
+        let saved = saved.unwrap_or_else(|reason| {
+            let entity = entity.id.to_string();
+            Err(ErrorKind::SaveFailed { entity, reason, panicked: false, source: None }.into())
+        });
+        let Err(error) = saved else { return Ok(()) };
         Err(match error.kind() {
             ErrorKind::SaveFailed { .. } if machine.store.is_none() => self.fail(error).await,
             ErrorKind::EntityChanged { .. } => {

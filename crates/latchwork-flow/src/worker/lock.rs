@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use latchwork_lock::{
-    Capability, Fence, Key, LockConfig, LockRequest, LockStrategy, OneKey, Refresh, Scope,
+    Capability, Key, LockConfig, LockRequest, LockStrategy, OneKey, Refresh, Scope,
 };
 
 use super::{Phase, StateWorker, tell};
@@ -167,8 +167,7 @@ impl<S: State> StateWorker<S> {
             Some(key) => {
                 let kept = capabilities.has(Capability::HandOver);
                 if self.context.status == Status::Paused && kept && !reacquires {
-                    let fence = self.context.fence.unwrap_or(Fence::new(0));
-                    let lost = latchwork_lock::Error::lost(key.as_str(), fence);
+                    let lost = latchwork_lock::Error::not_kept(key.as_str());
                     self.tell_released(false);
                     return Err(lost.into());
                 }
@@ -191,7 +190,10 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Ends the run until something wakes the transition. The lock is handed to the context.
-    pub(super) async fn pause(&mut self, pause: Pause) -> Result<()> {
+    pub(super) async fn pause(&mut self, mut pause: Pause) -> Result<()> {
+        if let Some(locking) = &self.machine.locking {
+            pause.lock = pause.lock_until(self.context.updated_at, locking.config.ttl);
+        }
         if let Err(error) = self.check_pause(pause.lock) {
             return Err(self.fail(error).await);
         }

@@ -1,15 +1,12 @@
 //! The store of a transition: claimed, saved after every action, kept alive meanwhile.
 
-use std::future::Future;
 use std::time::Duration;
-
-use futures::future::{Either, select};
 
 use super::StateWorker;
 use super::run::Run;
 use super::steps::not_ours;
 use crate::store::{
-    CancelRequest, ContextDraft, ContextHead, Due, GiveBack, RunClaim, Save, Saved, Waiting,
+    CancelRequest, ContextDraft, ContextHead, Due, GiveBack, Proof, RunClaim, Save, Saved, Waiting,
 };
 use crate::{ContextStore, Error, PauseLock, Result, State, Woken};
 
@@ -48,7 +45,17 @@ impl<S: State> StateWorker<S> {
     /// Takes the run-lease of a stored context, unless it is ours already.
     pub(super) async fn claim(&mut self) -> Result<()> {
         let Some(store) = &self.machine.store else { return Ok(()) };
-        if self.run.is_some() || self.context.revision == 0 {
+        if let Some(run) = &self.run {
+            // The heartbeats ended with the call that was dropped.
+            let lost = self.interrupted && !store.heartbeat(run.proof, run.claim.ttl).await?.held;
+            self.interrupted = false;
+            if lost {
+                self.run = None;
+                return Err(not_ours(self));
+            }
+            return Ok(());
+        }
+        if self.context.revision == 0 {
             return Ok(());
         }
         let claim = RunClaim::new(self.machine.run_ttl);
@@ -60,13 +67,21 @@ impl<S: State> StateWorker<S> {
 
     /// Notes that the context is claimed, and why it was due.
     pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
-        let run = Run::new(claim, head.attempts, self.context.next);
-        self.run = Some(Box::new(run));
+        self.runs(claim, head.attempts);
         self.change().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
         // At the time of the claim, by the store's clock: ours may be behind, and would not see what
         // the store saw.
         self.due = Some(Box::new(head.due(head.updated_at)));
+    }
+
+    /// Notes the right to save, and has it kept alive.
+    fn runs(&mut self, claim: RunClaim, attempt: u32) {
+        let Some(heart) = &self.machine.heart else { return };
+        let proof = Proof { id: self.context.id, token: claim.token };
+        let mut run = Run::new(heart, &self.calls, proof, claim, attempt);
+        run.saved_next = self.context.next;
+        self.run = Some(Box::new(run));
     }
 
     /// What woke it, from why it was due.
@@ -83,14 +98,18 @@ impl<S: State> StateWorker<S> {
         }
     }
 
-    /// Gives the run-lease back without a change, or lets it end soon.
-    pub(super) async fn unclaim(&mut self) {
+    /// Gives the run-lease back without a save. It was no attempt, unless the context itself is to
+    /// blame for what went wrong.
+    pub(super) async fn unclaim(&mut self, why: Option<&Error>) {
         let Some(run) = self.run.take() else { return };
         let Some(store) = &self.machine.store else { return };
-        let proof = run.proof(self.context.id);
-        let postpone = self.terms.as_ref().and_then(|terms| terms.postpone);
-        let left = store.release(proof, &GiveBack { postpone, ..GiveBack::default() }).await;
-        if let Err(error) = left {
+        let reason = why.map(ToString::to_string);
+        let how = GiveBack {
+            postpone: self.terms.as_ref().and_then(|terms| terms.postpone),
+            counts: run.counts || why.is_some_and(Error::is_of_context),
+            reason: reason.as_deref(),
+        };
+        if let Err(error) = store.release(run.proof, &how).await {
             tracing::debug!(transition = %self.context.id, %error, "a run-lease is left to its end");
         }
     }
@@ -101,8 +120,7 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         }
         if self.run.is_none() {
-            let claim = RunClaim::new(self.machine.run_ttl);
-            self.run = Some(Box::new(Run::new(claim, 1, self.context.next)));
+            self.runs(RunClaim::new(self.machine.run_ttl), 1);
         }
         match self.save(Some(self.machine.run_ttl)).await? {
             Some(request) => self.cancel_with(&request.reason).await,
@@ -155,7 +173,7 @@ impl<S: State> StateWorker<S> {
                     Err(error) => Err(error),
                 },
                 revision => {
-                    let (token, used_signal) = (run.token(), self.used_signal);
+                    let (token, used_signal) = (run.proof.token, self.used_signal);
                     store.save(&Save { draft, revision, token, keep, used_signal, progress }).await
                 }
             };
@@ -167,33 +185,6 @@ impl<S: State> StateWorker<S> {
                 }
                 other => return other,
             }
-        }
-    }
-
-    /// Waits for an action while the run-lease is renewed beside it. The error says that somebody
-    /// else has the context; the action is dropped then.
-    pub(super) async fn beside_heartbeat<T>(&self, work: impl Future<Output = T>) -> Result<T> {
-        let (Some(store), Some(run)) = (&self.machine.store, &self.run) else {
-            return Ok(work.await);
-        };
-        let (clock, ttl) = (&self.machine.clock, run.claim.ttl);
-        let proof = run.proof(self.context.id);
-        let beat = async {
-            loop {
-                clock.sleep_until(clock.now().after(ttl / 3)).await;
-                match store.heartbeat(proof, ttl).await {
-                    Ok(beat) if beat.held => {}
-                    Ok(_) => return not_ours(self),
-                    Err(error) if error.is_temporary() => {
-                        tracing::warn!(transition = %proof.id, %error, "a heartbeat was missed");
-                    }
-                    Err(error) => return error,
-                }
-            }
-        };
-        match select(std::pin::pin!(work), std::pin::pin!(beat)).await {
-            Either::Left((out, _)) => Ok(out),
-            Either::Right((lost, _)) => Err(lost),
         }
     }
 }

@@ -8,9 +8,7 @@ use serde_json::json;
 use super::{Phase, RunScope, StateWorker, tell};
 use crate::error::Chain;
 use crate::store::Due;
-use crate::{
-    BoxError, Error, ErrorKind, EventKind, OnTimeout, Result, State, Status, TransitionContext,
-};
+use crate::{BoxError, ErrorKind, EventKind, OnTimeout, Result, State, Status, TransitionContext};
 
 /// What has become of an entity since its transition was last at it.
 #[derive(Clone, Debug)]
@@ -104,6 +102,7 @@ impl<S: State> StateWorker<S> {
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
     {
+        let _call = self.calls.begin();
         if let Reloaded::Done(state) = self.reload(&reload).await? {
             return self.already_done(state).await;
         }
@@ -121,11 +120,14 @@ impl<S: State> StateWorker<S> {
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
     {
-        reload(self.context.clone()).await.map_err(|error| -> Error {
-            let (machine, reason) = (self.machine.name.to_string(), Chain(&*error).to_string());
-            let (what, panicked, source) = ("state", false, Some(error));
-            ErrorKind::ProviderFailed { machine, what, reason, panicked, source }.into()
-        })
+        let reloaded = self.in_time("reload", reload(self.context.clone())).await;
+        let (reason, source) = match reloaded {
+            Ok(Ok(reloaded)) => return Ok(reloaded),
+            Ok(Err(error)) => (Chain(&*error).to_string(), Some(error)),
+            Err(late) => (late, None),
+        };
+        let (machine, what, panicked) = (self.machine.name.to_string(), "state", false);
+        Err(ErrorKind::ProviderFailed { machine, what, reason, panicked, source }.into())
     }
 
     pub(super) async fn already_done(&mut self, state: S) -> Result<Arc<TransitionContext<S>>> {

@@ -1,30 +1,33 @@
 //! The right to save a context, and what came of it so far.
 
-use latchwork_lock::provider::Token;
+use std::sync::Arc;
 
-use crate::TransitionId;
+use crate::heartbeat::{Calls, Heart, Pulse};
 use crate::store::{Proof, RunClaim};
 
-/// One process's stay at a stored context.
+/// One process's stay at a stored context. Dropped, its heartbeats end.
 pub(super) struct Run {
     pub(super) claim: RunClaim,
+    pub(super) proof: Proof,
+    pub(super) pulse: Arc<Pulse>,
     /// Which attempt at the next action this is, from 1.
     pub(super) attempt: u32,
     /// The next action as it was last saved.
     pub(super) saved_next: usize,
+    /// Whether it was an attempt even if it is given back.
+    pub(super) counts: bool,
 }
 
 impl Run {
-    pub(super) fn new(claim: RunClaim, attempt: u32, next: usize) -> Self {
-        Run { claim, attempt: attempt.max(1), saved_next: next }
-    }
-
-    pub(super) fn token(&self) -> Token {
-        self.claim.token
-    }
-
-    pub(super) fn proof(&self, id: TransitionId) -> Proof {
-        Proof { id, token: self.claim.token }
+    pub(super) fn new(
+        heart: &Heart,
+        calls: &Calls,
+        proof: Proof,
+        claim: RunClaim,
+        attempt: u32,
+    ) -> Self {
+        let pulse = heart.keep(proof, claim.ttl, calls.clone());
+        Run { claim, proof, pulse, attempt: attempt.max(1), saved_next: 0, counts: false }
     }
 
     /// Notes that the context was saved when this was its next action.

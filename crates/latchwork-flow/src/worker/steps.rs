@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use latchwork_lock::Fence;
 use serde_json::json;
 
 use super::lock::within;
+use super::supervise::Ended;
 use super::{Phase, StateWorker, Steps, tell};
 use crate::action::Answer;
 use crate::context::Plan;
@@ -21,7 +21,6 @@ use crate::error::{Chain, panic_text};
 use crate::{
     ActionContext, ActionResult, ActionSkip, AnyAction, AnyGate, BoxError, Error, ErrorKind,
     EventKind, Execution, GateContext, GateEvaluation, GateResult, Pause, Result, State, Status,
-    TransitionContext,
 };
 
 impl<S: State> StateWorker<S> {
@@ -56,13 +55,10 @@ impl<S: State> StateWorker<S> {
         }
         let steps = match &self.machine.provider {
             None => Steps::All,
-            Some(_) => {
-                let (state, delta) = (self.context.need_state()?, &self.context.delta);
-                match self.machine.configured_for(state, delta).await {
-                    Ok(script) => Steps::Own(script),
-                    Err(error) => return Err(self.fail(error).await),
-                }
-            }
+            Some(_) => match self.configured().await {
+                Ok(script) => Steps::Own(script),
+                Err(error) => return Err(self.fail(error).await),
+            },
         };
         self.change().status = Status::Running;
         self.steps = Some(steps);
@@ -135,7 +131,10 @@ impl<S: State> StateWorker<S> {
             Ok(Some(answer)) => Ok(answer),
             Ok(None) => {
                 let evaluating = within(scope.as_ref(), async { gate.evaluate(at).await });
-                AssertUnwindSafe(evaluating).catch_unwind().await
+                let asked = AssertUnwindSafe(evaluating).catch_unwind();
+                self.in_time(gate.name.clone(), asked)
+                    .await
+                    .unwrap_or_else(|late| Ok(Err(late.into())))
             }
             Err(panic) => Err(panic),
         };
@@ -187,19 +186,23 @@ impl<S: State> StateWorker<S> {
         let action = &steps.of(&self.machine).actions[index - first];
         let began = EventKind::ActionExecuting { action: &action.name, index };
         tell(&self.machine, &self.context, &mut self.events, began);
-        let fence = self.guard.as_ref().map(|guard| guard.fence());
         let started_at = self.machine.now().max(self.context.updated_at);
-        // The outer error says that the context is not ours any more.
-        let scope = scope.as_ref();
-        let result = match within(scope, action.start(&self.context, index, fence)).await {
-            Started::Done(result) => Ok(result),
-            Started::Waits(work) if self.run.is_none() => Ok(within(scope, work).await),
-            Started::Waits(work) => self.beside_heartbeat(within(scope, work)).await,
-        };
-        let result = match result {
-            Ok(Ok(result)) => result,
-            Ok(Err(error)) => return Err(self.fail(error).await),
-            Err(lost) => return Err(self.leave(lost).await),
+        let result = match self.run_action(action, index, scope.as_ref()).await {
+            Ended::Done(Ok(result)) => result,
+            Ended::Done(Err(error)) => return Err(self.fail(error).await),
+            Ended::Lost(error) if error.is_lock_loss() => {
+                // It has outlasted its lock, and may do so each time.
+                if let Some(run) = &mut self.run {
+                    run.counts = true;
+                }
+                return Err(self.lose(error).await);
+            }
+            Ended::Lost(error) => return Err(self.leave(error).await),
+            Ended::Cancelled(reason) => return self.cancel_with(&reason).await,
+            Ended::Leaving => {
+                self.hand_back().await;
+                return Ok(());
+            }
         };
         let ended_at = self.machine.now().max(started_at);
         let context = Arc::make_mut(&mut self.context);
@@ -225,7 +228,9 @@ impl<S: State> StateWorker<S> {
             Execution::Continue if self.machine.store.is_none() => Ok(()),
             Execution::Continue => self.enter().await,
             Execution::Stop => self.finish(Status::Stopped, None).await,
-            Execution::Pause => self.pause(pause.map(|pause| *pause).unwrap_or_default()).await,
+            Execution::Pause | Execution::Repeat => {
+                self.pause(pause.map(|pause| *pause).unwrap_or_default()).await
+            }
         }
     }
 
@@ -302,14 +307,14 @@ impl<S: State> AnyAction<S> {
     ///
     /// Ready at once: there is a future only because an action must know which task to wake.
     #[inline]
-    pub(super) fn start<'a>(
-        &'a self,
-        transition: &'a Arc<TransitionContext<S>>,
+    pub(super) fn start(
+        &self,
+        at: ActionContext<S>,
         index: usize,
-        fence: Option<Fence>,
-    ) -> impl Future<Output = Started<'a, S>> {
+    ) -> impl Future<Output = Started<'_, S>> {
+        let mut at = Some(at);
         poll_fn(move |task| {
-            let at = ActionContext { transition: transition.clone(), index, fence };
+            let Some(at) = at.take() else { return Poll::Pending }; // it is polled once
             let mut answer = None;
             let begun = catch_unwind(AssertUnwindSafe(|| self.begin(at, task, &mut answer)));
             Poll::Ready(match (begun, answer) {

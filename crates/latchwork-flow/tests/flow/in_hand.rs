@@ -2,7 +2,7 @@
 
 use latchwork_flow::{
     ActionResult, Configuration, EntityKey, JsonState, MergeDelta, Pause, StateMachine,
-    StateMachineBuilder, TransitionContext,
+    StateMachineBuilder,
 };
 use latchwork_lock::{InMemoryLockProvider, Locks};
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn goes_on(machine: StateMachine<JsonState>) {
     let delta = JsonState::delta(json!({"done": true})).unwrap();
     let paused = machine.run(state.clone(), delta.clone()).await.unwrap();
     assert!(paused.is_paused());
-    let mut worker = machine.from_context(TransitionContext::clone(&paused)).unwrap();
+    let mut worker = machine.from_context(paused).unwrap();
     let left: Vec<_> = worker.context().remaining_actions().iter().map(|name| &**name).collect();
     assert_eq!(left, ["then", "merge_delta"]);
     let text = worker.context().to_json().unwrap();

@@ -118,7 +118,7 @@ fn expected(case: &Case) -> Expected {
         match execution {
             Execution::Continue => {}
             Execution::Stop => return end(out, Status::Stopped),
-            Execution::Pause => {
+            Execution::Pause | Execution::Repeat => {
                 out.pauses += 1;
                 out.events.extend(["TransitionPaused", "TransitionStarting", "LockRestored"]);
             }

@@ -45,6 +45,40 @@ fn settings_of_a_lock_need_locks() {
 }
 
 #[tokio::test]
+async fn a_lock_outlives_the_take_over_unless_told_otherwise() {
+    let second = Duration::from_secs(1);
+    assert_eq!(builder().build().unwrap().run_lease(), 10 * second);
+    let locked =
+        |ttl_of: Duration| builder().locks(&locks(), EntityKey::new()).lock_config(ttl(ttl_of));
+    assert_eq!(locked(30 * second).build().unwrap().run_lease(), 10 * second);
+    assert_eq!(locked(6 * second).build().unwrap().run_lease(), 2 * second);
+    assert_eq!(locked(60 * second).run_lease(5 * second).build().unwrap().run_lease(), 5 * second);
+}
+
+#[tokio::test]
+async fn the_lock_of_a_stored_transition_is_renewed_while_it_runs() {
+    for (renewed, told) in [(true, None), (false, Some(Duration::ZERO))] {
+        let short = Duration::from_millis(300);
+        let contexts = Contexts::connect("memory:").await.unwrap();
+        let machine = builder().locks(&locks(), EntityKey::new()).lock_config(ttl(short));
+        let machine = machine.store(contexts).action_fn("long", move |at| async move {
+            tokio::time::sleep(2 * short).await;
+            assert!(at.is_held());
+            Ok(ActionResult::proceed())
+        });
+        let machine = match told {
+            Some(bound) => machine.renew_lock_up_to(bound),
+            None => machine,
+        };
+        let done = machine.build().unwrap().run(order(), Default::default()).await;
+        match renewed {
+            true => assert!(done.unwrap().is_completed()),
+            false => assert_eq!(done.unwrap_err().code(), "lock_expired"),
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_defaults_of_the_locks_are_those_of_the_machine() {
     let minute = Duration::from_secs(60);
     let machine = builder()

@@ -71,6 +71,11 @@ impl Child {
         process::send(&self.process, signal).expect("alive");
     }
 
+    /// Whether it has died by itself.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().expect("it was started").is_some()
+    }
+
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("alive");
         self.process.wait().expect("reaped");
@@ -248,6 +253,16 @@ pub(crate) async fn play(part: &str) {
             runner.stop().await.expect("it did well");
             println!("stopped");
         }
+        // Runs whatever is due, and is killed by one of them.
+        "poison" => {
+            let machine = crate::bounds::poisonous(&inside);
+            let runner = FlowRunner::new(&machine).expect("a store");
+            let runner = runner.retry(millis(50)).tick(millis(50));
+            println!("runs");
+            runner.run_until(pending()).await.expect("it did well");
+        }
+        "stale entity" => crate::stale::play(&inside, true).await,
+        "stale state" => crate::stale::play(&inside, false).await,
         other => panic!("no such part: {other}"),
     }
 }

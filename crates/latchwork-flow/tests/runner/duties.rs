@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use latchwork_flow::{
-    ActionResult, BoxError, ContextStore, ContextSummary, Contexts, EntityKey, EventKind,
-    FlowRunner, InMemoryContextStore, JsonState, OnTimeout, Pause, Reloaded, StateMachine,
-    StateMachineBuilder, Status, TransitionContext, TransitionId, Woken,
+    Action, ActionContext, ActionPolicy, ActionResult, BoxError, ContextStore, ContextSummary,
+    Contexts, EntityKey, EventKind, FlowRunner, InMemoryContextStore, JsonState, OnTimeout, Pause,
+    Reloaded, StateMachine, StateMachineBuilder, Status, TransitionContext, TransitionId, Woken,
+    action_fn,
 };
-use latchwork_lock::{InMemoryLockProvider, LockConfig, Locks};
+use latchwork_lock::{InMemoryLockProvider, LockConfig, Locks, OnLoss};
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -306,13 +307,18 @@ async fn no_action_begins_under_a_lock_that_ran_out() {
     let machine = world
         .machine()
         .lock_config(config)
-        .action_fn("slow", move |at| {
-            one.lock().extend(at.fence().map(|fence| fence.get()));
-            async {
-                tokio::time::sleep(millis(300)).await;
-                Ok(ActionResult::proceed())
-            }
-        })
+        .renew_lock_up_to(millis(0))
+        .action(
+            action_fn("slow", move |at: ActionContext<JsonState>| {
+                one.lock().extend(at.fence().map(|fence| fence.get()));
+                async {
+                    tokio::time::sleep(millis(300)).await;
+                    Ok(ActionResult::proceed())
+                }
+            })
+            // Else it would be dropped when the lock is lost.
+            .with_policy(ActionPolicy { on_loss: OnLoss::Finish, ..ActionPolicy::default() }),
+        )
         .action_fn("next", move |at| {
             two.lock().extend(at.fence().map(|fence| fence.get()));
             async { Ok(ActionResult::proceed()) }

@@ -41,6 +41,11 @@ impl ContextStore for Flaky {
         "flaky"
     }
 
+    /// Its heartbeats come by the same faults.
+    async fn separate(&self) -> Result<Option<Contexts>> {
+        Ok(None)
+    }
+
     async fn now(&self) -> Result<DateTime<Utc>> {
         self.there()?;
         self.contexts.now().await

@@ -9,11 +9,13 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod bounds;
 mod child;
 mod crash;
 mod duties;
 mod flaky;
 mod room;
+mod stale;
 mod stores;
 
 use std::time::Duration;
@@ -28,9 +30,10 @@ fn main() {
     }
     let mut trials = duties::trials();
     trials.extend(stores::trials());
+    trials.extend(bounds::trials());
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
-    for (name, test) in crash::TESTS {
+    for (name, test) in crash::TESTS.iter().chain(bounds::TESTS).chain(stale::TESTS) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {
             block_on(async { test(Room::sqlite()).await });
             Ok(())

@@ -99,6 +99,15 @@ impl Sqlite {
         self.options.get_filename()
     }
 
+    /// The same file over connections of its own.
+    ///
+    /// # Errors
+    /// When the file can no longer be opened.
+    pub async fn again(&self) -> Result<Self> {
+        self.still_there()?;
+        Self::with(self.options.clone()).await
+    }
+
     /// A connection that belongs to the caller alone.
     ///
     /// # Errors

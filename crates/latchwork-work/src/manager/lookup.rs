@@ -229,15 +229,6 @@ async fn details(
     let mut inputs = session.inputs(&ids).await?;
     let results = session.results(&ids).await?;
     let leases = session.leases_of_items(&ids).await?;
-    let lease = |row: &LeaseRow| LeaseInfo {
-        item_id: row.item_id,
-        order_id: row.order_id,
-        leased_by_agent_id: row.agent.clone(),
-        leased_at: row.leased_at,
-        lease_expires_at: row.expires_at,
-        last_heartbeat_at: row.heartbeat_at,
-        fence: row.fence,
-    };
     let one = |item: Item| ItemDetails {
         input: inputs.remove(&item.id).unwrap_or_default(),
         result: results.iter().find(|result| result.item_id == item.id).map(|row| ItemResult {
@@ -246,10 +237,23 @@ async fn details(
             result: row.result.clone(),
             created_at: row.created_at,
         }),
-        lease: leases.iter().find(|row| row.item_id == item.id).map(lease),
+        lease: leases.iter().find(|row| row.item_id == item.id).map(lease_info),
         item,
     };
     Ok(items.into_iter().map(one).collect())
+}
+
+/// A lease as others see it.
+pub(super) fn lease_info(row: &LeaseRow) -> LeaseInfo {
+    LeaseInfo {
+        item_id: row.item_id,
+        order_id: row.order_id,
+        leased_by_agent_id: row.agent.clone(),
+        leased_at: row.leased_at,
+        lease_expires_at: row.expires_at,
+        last_heartbeat_at: row.heartbeat_at,
+        fence: row.fence,
+    }
 }
 
 pub(super) fn event(row: EventRow) -> Result<Event> {

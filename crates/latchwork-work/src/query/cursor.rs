@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Sort;
 use crate::{Error, ErrorKind, OrderId};
@@ -14,17 +14,13 @@ use crate::{Error, ErrorKind, OrderId};
 ///
 /// It holds the values of the row's sort keys and not a number of rows, so that rows which come and
 /// go meanwhile neither repeat nor hide others. Opaque to callers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
     /// The sorting that it belongs to.
-    #[serde(rename = "s")]
     sort: String,
     /// The row's sort keys; times in microseconds, none where the row has none.
-    #[serde(rename = "k")]
     keys: Vec<Option<i64>>,
     /// The row.
-    #[serde(rename = "i")]
     id: OrderId,
 }
 
@@ -44,7 +40,8 @@ impl Cursor {
         self.id
     }
 
-    pub(super) fn check(&self, sort: &[Sort]) -> Result<(), Error> {
+    /// Whether it belongs to this sorting.
+    pub(crate) fn check(&self, sort: &[Sort]) -> Result<(), Error> {
         let expected = name(sort);
         if self.sort == expected && self.keys.len() == sort.len() {
             return Ok(());
@@ -70,7 +67,8 @@ fn wrong(reason: String) -> Error {
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        let parts = (&self.sort, &self.keys, self.id);
+        let text = serde_json::to_string(&parts).map_err(|_| fmt::Error)?;
         f.write_str(&URL_SAFE_NO_PAD.encode(text))
     }
 }
@@ -80,8 +78,23 @@ impl FromStr for Cursor {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let bytes = URL_SAFE_NO_PAD.decode(text).ok();
-        bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or_else(|| {
+        let parts = bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        let (sort, keys, id) = parts.ok_or_else(|| {
             wrong("it was not made by a listing: take the `next` of the page before".to_owned())
-        })
+        })?;
+        Ok(Cursor { sort, keys, id })
+    }
+}
+
+impl Serialize for Cursor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cursor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
     }
 }

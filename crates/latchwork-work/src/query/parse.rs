@@ -138,7 +138,7 @@ fn sort_of(text: &str) -> Result<Sort> {
     Ok(Sort { field: name.parse::<SortField>()?, descending })
 }
 
-fn size_of(value: &str) -> Result<u32> {
+pub(super) fn size_of(value: &str) -> Result<u32> {
     match value.parse() {
         Ok(size @ 1..=MAX_PAGE_SIZE) => Ok(size),
         _ => {
@@ -168,19 +168,19 @@ fn values<'a>(name: &'static str, value: &'a str) -> Result<Vec<&'a str>> {
     Ok(values)
 }
 
-fn each<T: FromStr<Err = Error>>(name: &'static str, value: &str) -> Result<Vec<T>> {
+pub(super) fn each<T: FromStr<Err = Error>>(name: &'static str, value: &str) -> Result<Vec<T>> {
     values(name, value)?.into_iter().map(str::parse).collect()
 }
 
-fn texts(name: &'static str, value: &str) -> Result<Vec<String>> {
+pub(super) fn texts(name: &'static str, value: &str) -> Result<Vec<String>> {
     Ok(values(name, value)?.into_iter().map(str::to_owned).collect())
 }
 
-fn invalid(name: &'static str, reason: String) -> Error {
+pub(super) fn invalid(name: &'static str, reason: String) -> Error {
     ErrorKind::InvalidArgument { name, reason }.into()
 }
 
-fn unknown<'a>(
+pub(super) fn unknown<'a>(
     what: &'static str,
     name: &str,
     known: impl Iterator<Item = &'a &'static str>,

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 
-use super::{Cells, Param, Statements};
+use super::{Cells, Listings, Param, Statements};
 use crate::Result;
 
 /// One transaction: it is [committed](Self::commit), or nothing of it has happened.
@@ -50,6 +50,10 @@ impl<'c> Session<'c> {
 
     pub(crate) fn sql(&self) -> &'static Statements {
         on!(&self.connection, session => session.statements())
+    }
+
+    pub(crate) fn listings(&self) -> &'static Listings {
+        on!(&self.connection, session => session.listings())
     }
 
     pub(crate) async fn fetch(&mut self, sql: &str, params: Vec<Param>) -> Result<Vec<Cells>> {

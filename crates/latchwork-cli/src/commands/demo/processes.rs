@@ -116,10 +116,10 @@ pub(super) async fn breaking(story: &mut Story, directory: &Path) -> Result<(), 
 }
 
 /// A process that does not outlive the demonstration.
-struct Running(Child);
+pub(super) struct Running(pub(super) Child);
 
 impl Running {
-    fn start(mut command: Command) -> Result<Self, Failure> {
+    pub(super) fn start(mut command: Command) -> Result<Self, Failure> {
         command.spawn().map(Running).map_err(failed)
     }
 }
@@ -155,6 +155,6 @@ fn is_running(pid: &str) -> bool {
     !matches!(state, None | Some("Z" | "X"))
 }
 
-fn failed(error: std::io::Error) -> Failure {
+pub(super) fn failed(error: std::io::Error) -> Failure {
     Failure::internal(format!("the demonstration failed: {error}"))
 }

@@ -15,7 +15,7 @@ use crate::store::{
     Beat, Cancelled, Claim, ContextDraft, ContextFilter, ContextPage, ContextPageRequest,
     ContextStore, DueClaim, GiveBack, Proof, RunClaim, SUSPECT, Save, Saved, StoredContext,
 };
-use crate::{Error, Result, TransitionId};
+use crate::{Contexts, Error, Result, TransitionId};
 
 /// A store of contexts in memory. Clones are the same store.
 #[derive(Clone)]
@@ -98,6 +98,10 @@ impl ContextStore for InMemoryContextStore {
         "memory"
     }
 
+    async fn separate(&self) -> Result<Option<Contexts>> {
+        Ok(None)
+    }
+
     async fn now(&self) -> Result<DateTime<Utc>> {
         Ok(self.inner.now())
     }
@@ -144,7 +148,7 @@ impl ContextStore for InMemoryContextStore {
             if claimed.len() >= due.limit {
                 break;
             }
-            if suspect && suspects == 0 || due.beside_suspect && row.head.attempts > 0 {
+            if suspect && suspects == 0 {
                 continue;
             }
             let claim = row.claim_due(due, now);

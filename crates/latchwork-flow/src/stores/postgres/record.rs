@@ -43,6 +43,14 @@ impl Rows {
         Rows { pool, own_sessions: AtomicBool::new(own_sessions) }
     }
 
+    /// The same table over two connections of its own, opened when they are needed, with the pool's
+    /// settings: also with a pool of the user's own, all of whose connections may be in use.
+    pub(super) fn separate(&self) -> Self {
+        let options = self.pool.options().clone().min_connections(0).max_connections(2);
+        let pool = options.connect_lazy_with((*self.pool.connect_options()).clone());
+        Rows::new(pool, self.own_sessions.load(Ordering::Acquire))
+    }
+
     /// One statement on any connection.
     pub(super) async fn ask(&self, ask: Ask) -> Result<Vec<PgRow>> {
         let mut line = self.line(ask.during).await?;

@@ -6,9 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "flow";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 2] = [
+pub(super) const MIGRATIONS: [Migration; 3] = [
     Migration { version: 1, name: "contexts", sql: FIRST },
     Migration { version: 2, name: "attempts", sql: ATTEMPTS },
+    Migration { version: 3, name: "suspects", sql: SUSPECTS },
 ];
 
 const FIRST: &str = r#"
@@ -71,6 +72,13 @@ CREATE INDEX latchwork_flow_context_suspect ON latchwork_flow_context (machine, 
 -- For listings.
 CREATE INDEX latchwork_flow_context_quarantined ON latchwork_flow_context (id)
     WHERE quarantined_at IS NOT NULL;
+"#;
+
+const SUSPECTS: &str = r#"
+-- A process is at one at a time of all that were tried before, not only of those tried twice.
+DROP INDEX latchwork_flow_context_suspect;
+CREATE INDEX latchwork_flow_context_suspect ON latchwork_flow_context (machine, due_at, id)
+    WHERE due_at IS NOT NULL AND attempts >= 1;
 "#;
 
 /// The server's time. In a select of its own where an index is searched by it: of a function that
@@ -150,8 +158,8 @@ pub(super) const PUT_WITH_BODY: &str = concat!(
 
 /// What [`StoredContext::claim_due`](crate::store::StoredContext::claim_due) says of all that is due
 /// of a machine (1), the longest due first, this many (2), for a token (3), a runner (4) and a ttl
-/// (5): one suspect or none (6) that has been left alone for the back-off (7), and of the others
-/// those that were tried so often at most (8); not these (9). What is due belongs to nobody: its
+/// (5): one suspect or none (6) that has been left alone for the back-off (7), and what nobody has
+/// tried yet; not these (8). What is due belongs to nobody: its
 /// run-lease is over, if it ever had one. Whoever was tried too often is given up by its claimer.
 ///
 /// A revision or number of changes that nobody counts so far up is damaged, and must not end the
@@ -160,15 +168,16 @@ pub(super) const CLAIM_DUE: &str = concat!(
     "WITH t AS MATERIALIZED (SELECT ",
     now!(),
     " AS now_us), suspect AS (SELECT id AS due_id, due_at AS since FROM latchwork_flow_context \
-     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts >= 2 \
+     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts >= 1 \
      AND quarantined_at IS NULL AND (status IN ('pending', 'running', 'paused') OR holds_lock) \
      AND (run_expires_at IS NULL OR run_expires_at <= (SELECT now_us FROM t) \
-     - least($7 << least(attempts - 2, 16)::int, 60000000)) AND NOT id = ANY($9::text[]::uuid[]) \
+     - CASE WHEN attempts < 2 THEN 0 \
+     ELSE least($7 << least(attempts - 2, 16)::int, 60000000) END) AND NOT id = ANY($8::text[]::uuid[]) \
      ORDER BY due_at, id LIMIT $6 FOR UPDATE SKIP LOCKED), \
      fresh AS (SELECT id AS due_id, due_at AS since FROM latchwork_flow_context \
-     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts <= $8 \
+     WHERE machine = $1 AND due_at <= (SELECT now_us FROM t) AND attempts < 1 \
      AND quarantined_at IS NULL AND (status IN ('pending', 'running', 'paused') OR holds_lock) \
-     AND NOT id = ANY($9::text[]::uuid[]) \
+     AND NOT id = ANY($8::text[]::uuid[]) \
      ORDER BY due_at, id LIMIT $2 - (SELECT count(*) FROM suspect) FOR UPDATE SKIP LOCKED), \
      due AS (SELECT * FROM suspect UNION ALL SELECT * FROM fresh) \
      UPDATE latchwork_flow_context SET run_token = $3, run_runner = $4, \

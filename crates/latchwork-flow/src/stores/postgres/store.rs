@@ -24,7 +24,7 @@ use crate::store::{
 use crate::stores::columns::{
     COUNT, Columns, micros, number, span, stored, summary, time, token_text,
 };
-use crate::{Error, Result, Status, TransitionId};
+use crate::{Contexts, Error, Result, Status, TransitionId};
 
 /// Contexts in a PostgreSQL database; clones share its pool.
 ///
@@ -130,6 +130,11 @@ impl ContextStore for PostgresContextStore {
         NAME
     }
 
+    async fn separate(&self) -> Result<Option<Contexts>> {
+        let rows = Arc::new(self.rows.separate());
+        Ok(Some(Contexts::new(PostgresContextStore { rows })))
+    }
+
     async fn now(&self) -> Result<DateTime<Utc>> {
         const DURING: &str = "asking for the time";
         let rows = self.ask(DURING, Again::Yes, NOW, |_| Ok(())).await?;
@@ -185,7 +190,6 @@ impl ContextStore for PostgresContextStore {
             to.add(span(claim.ttl))?;
             to.add(i64::from(!due.beside_suspect))?;
             to.add(span(due.back_off).min(60_000_000))?;
-            to.add(i64::from(!due.beside_suspect))?;
             to.add(exclude)
         });
         let mut claimed: Vec<(i64, StoredContext)> = Vec::new();

@@ -8,6 +8,7 @@ pub(super) const LAYER: &str = "flow";
 pub(super) const STEPS: &[Migration] = &[
     Migration { version: 1, name: "contexts", sql: CONTEXTS },
     Migration { version: 2, name: "attempts", sql: ATTEMPTS },
+    Migration { version: 3, name: "suspects", sql: SUSPECTS },
 ];
 
 /// All of them, as they are shown to people.
@@ -86,6 +87,13 @@ CREATE INDEX latchwork_flow_context_suspect ON latchwork_flow_context (machine, 
 -- For listings.
 CREATE INDEX latchwork_flow_context_quarantined ON latchwork_flow_context (id)
     WHERE quarantined_at IS NOT NULL;
+";
+
+const SUSPECTS: &str = "\
+-- A process is at one at a time of all that were tried before, not only of those tried twice.
+DROP INDEX latchwork_flow_context_suspect;
+CREATE INDEX latchwork_flow_context_suspect ON latchwork_flow_context (machine, due_at)
+    WHERE due_at IS NOT NULL AND attempts >= 1;
 ";
 
 /// All columns of a head, in the order of [`Columns`](crate::stores::columns::Columns).
@@ -170,7 +178,7 @@ macro_rules! due_by {
         concat!(
             "SELECT * FROM (SELECT id, due_at FROM latchwork_flow_context WHERE machine = ?1 AND ",
             $clock,
-            " AND attempts <= ?6 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
+            " AND attempts < 1 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
             ready!("?2", "?4"),
             " ORDER BY ",
             $order,
@@ -180,7 +188,7 @@ macro_rules! due_by {
 }
 
 /// What is due of a machine (1) at a wall time (2) and by a boot clock (3) at its time (4), the
-/// longest due first, this many (5), tried so often at most (6), and not these (7).
+/// longest due first, this many (5), not tried yet, and not these (7).
 pub(super) const DUE: &str = concat!(
     due_by!("due_clock = ?3 AND due_ns <= ?4", "due_ns"),
     " UNION ALL ",
@@ -195,14 +203,14 @@ pub(super) const DUE: &str = concat!(
 /// How long a row is left alone beyond its run-lease, where a first span (6) is doubled.
 macro_rules! back_off {
     () => {
-        "iif(run_token IS NULL, 0, min(?6 << min(attempts - 2, 16), 60000000))"
+        "iif(run_token IS NULL OR attempts < 2, 0, min(?6 << min(attempts - 2, 16), 60000000))"
     };
 }
 
 /// The suspects among them, which are few; with the first span of their back-off (6).
 pub(super) const DUE_SUSPECTS: &str = concat!(
     "SELECT id, due_at FROM latchwork_flow_context WHERE machine = ?1 AND due_at IS NOT NULL \
-     AND attempts >= 2 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
+     AND attempts >= 1 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
     ready!(concat!("?2 - ", back_off!()), concat!("?4 - 1000 * ", back_off!())),
     " ORDER BY due_at LIMIT ?5"
 );

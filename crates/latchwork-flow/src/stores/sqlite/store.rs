@@ -25,7 +25,7 @@ use crate::store::{
     ContextStore, DueClaim, GiveBack, Proof, RunClaim, Save, Saved, StoredContext, View,
 };
 use crate::stores::columns::{number, span, stored, summary, time, token_text};
-use crate::{Error, Result, Status, TransitionId};
+use crate::{Contexts, Error, Result, Status, TransitionId};
 
 const OPENING: &str = "opening the database";
 
@@ -149,19 +149,18 @@ impl SqliteContextStore {
     ) -> Result<Vec<(String, i64)>> {
         let readers = self.readers(during)?;
         let exclude = json_list(due.exclude.iter().map(ToString::to_string));
-        let ask = async |sql, limit: usize, last: i64| -> Result<Vec<(String, i64)>> {
+        let back_off = span(due.back_off).min(60_000_000);
+        let ask = async |sql, limit: usize| -> Result<Vec<(String, i64)>> {
             let query = sqlx::query_as(sql).bind(due.machine).bind(now.wall);
             let query = query.bind(now.clock.0).bind(ns(now.ns)).bind(number(limit as u64));
-            let query = query.bind(last).bind(&exclude);
+            let query = query.bind(back_off).bind(&exclude);
             query.fetch_all(readers).await.map_err(|e| error::driver(during, e))
         };
         let mut found = Vec::new();
         if !due.beside_suspect {
-            let back_off = span(due.back_off).min(60_000_000);
-            found = ask(DUE_SUSPECTS, due.limit.min(1), back_off).await?;
+            found = ask(DUE_SUSPECTS, due.limit.min(1)).await?;
         }
-        let tried = i64::from(!due.beside_suspect);
-        found.extend(ask(DUE, due.limit - found.len(), tried).await?);
+        found.extend(ask(DUE, due.limit - found.len()).await?);
         found.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
         Ok(found)
     }
@@ -185,6 +184,11 @@ impl SqliteContextStore {
 impl ContextStore for SqliteContextStore {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    async fn separate(&self) -> Result<Option<Contexts>> {
+        let sqlite = self.sqlite.again().await.map_err(|e| error::sql(OPENING, e))?;
+        Ok(Some(Contexts::new(SqliteContextStore { sqlite, here: self.here.clone() })))
     }
 
     async fn now(&self) -> Result<DateTime<Utc>> {

@@ -14,6 +14,8 @@ const PAUSED: &str = include_str!("v1-paused.json");
 const RUNNING: &str = include_str!("v1-running.json");
 const PENDING: &str = include_str!("v1-pending.json");
 const FAILED: &str = include_str!("v1-failed.json");
+/// The paused one as [`migrating`] brings it from definition 2 to 4.
+const MIGRATED: &str = include_str!("v1-migrated-from-2-to-4.json");
 
 fn machine() -> StateMachine<JsonState> {
     StateMachine::builder("publish")
@@ -127,4 +129,70 @@ async fn f06_a_pause_writes_what_the_files_show() {
             fields(&written[field][0]).contains(name) || ["action", "message"].contains(&&**name)
         }));
     }
+}
+
+/// A later definition: the total is in cents, `notify` is named otherwise, and nothing is merged.
+fn migrating() -> StateMachine<JsonState> {
+    StateMachine::builder("publish")
+        .definition(4)
+        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .migrate(|older| {
+            if older.definition < 4 {
+                let state = older.state.as_mut().ok_or("there is no state")?;
+                let total = state["total"].take().as_f64().ok_or("it has no total")?;
+                state["cents"] = json!((total * 100.0).round());
+                state.as_object_mut().ok_or("it is no object")?.remove("total");
+                older.delta["by"] = json!("migration");
+                let left = older.remaining.as_mut().ok_or("it has not begun")?;
+                left.retain(|name| name != "merge_delta");
+                left.iter_mut()
+                    .filter(|name| *name == "notify")
+                    .for_each(|name| *name = "tell".into());
+            }
+            Ok(())
+        })
+        .action_fn("tell", |_| async { Ok(ActionResult::proceed()) })
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn f06_an_older_definition_is_migrated() {
+    let migrated = migrating().read_context(PAUSED).unwrap();
+    assert_eq!((migrated.definition(), migrated.next_index()), (4, 2));
+    let written: Value = serde_json::from_str(&migrated.to_json().unwrap()).unwrap();
+    assert_eq!(written, serde_json::from_str::<Value>(MIGRATED).unwrap());
+    // Once is enough: what was migrated is read as it is.
+    let again = migrating().read_context(MIGRATED).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&again.to_json().unwrap()).unwrap(), written);
+    // Older programs do not go on with it, and what is over is left as it was.
+    assert_eq!(machine().read_context(MIGRATED).unwrap_err().code(), "newer_context");
+    assert_eq!(migrating().read_context(FAILED).unwrap().definition(), read(FAILED).definition());
+}
+
+#[test]
+fn f06_a_migration_that_fails_says_why() {
+    let error = migrating().read_context(RUNNING).unwrap_err();
+    assert_eq!(error.code(), "migration_failed");
+    assert!(error.to_string().contains("it has no total"), "{error}");
+}
+
+#[test]
+fn f06_a_wrong_field_is_named_and_no_value_is() {
+    let damaged = |from: &str, to: &str| {
+        let text = PAUSED.replace(from, to);
+        assert_ne!(text, PAUSED);
+        let told = machine().read_context(&text).unwrap_err().to_string();
+        assert!(!told.contains("0123456789abcdef"), "{told}");
+        told
+    };
+    let told = damaged("\"fence\": 41,", "");
+    assert!(told.contains("\"lease.fence\" is missing"), "{told}");
+    let told = damaged(
+        "\"token\": \"0123456789abcdef0123456789abcdef\"",
+        "\"token\": \"0123456789abcdef\"",
+    );
+    assert!(told.contains("\"lease.token\" has the wrong shape"), "{told}");
+    let told = damaged("\"index\": 0", "\"index\": -1");
+    assert!(told.contains("\"actions.index\""), "{told}");
 }

@@ -6,8 +6,9 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
 
 use super::error;
+use super::query::LISTINGS;
 use super::statements::STATEMENTS;
-use crate::store::{Cell, Cells, Param, Statements};
+use crate::store::{Cell, Cells, Listings, Param, Statements};
 use crate::{Error, Result};
 
 /// A transaction on a connection.
@@ -40,6 +41,10 @@ impl<'c> PostgresSession<'c> {
 
     pub(crate) fn statements(&self) -> &'static Statements {
         &STATEMENTS
+    }
+
+    pub(crate) fn listings(&self) -> &'static Listings {
+        &LISTINGS
     }
 
     fn connection(&mut self) -> &mut PgConnection {

@@ -99,6 +99,8 @@ macro_rules! picked {
     };
 }
 
+pub(super) use {event_columns, ids, item_columns, lease_columns, order_columns, texts};
+
 pub(super) const STATEMENTS: Statements = Statements {
     insert_orders: "INSERT INTO latchwork_work_order (id, type, type_version, state, version, \
         priority, requested_by_type, requested_by_id, meta, unique_key, unique_states, unique_taken, \

@@ -5,8 +5,9 @@ use sqlx::sqlite::{SqliteArguments, SqliteConnection, SqliteRow};
 use sqlx::{AssertSqlSafe, Row, Sqlite, Transaction, TypeInfo, ValueRef};
 
 use super::error;
+use super::query::LISTINGS;
 use super::statements::STATEMENTS;
-use crate::store::{Cell, Cells, Param, Statements};
+use crate::store::{Cell, Cells, Listings, Param, Statements};
 use crate::{Error, Result};
 
 /// A transaction on a connection.
@@ -34,6 +35,10 @@ impl<'c> SqliteSession<'c> {
 
     pub(crate) fn statements(&self) -> &'static Statements {
         &STATEMENTS
+    }
+
+    pub(crate) fn listings(&self) -> &'static Listings {
+        &LISTINGS
     }
 
     fn connection(&mut self) -> &mut SqliteConnection {

@@ -1,0 +1,93 @@
+//! `latchwork flows ls|show|signal|cancel|retry|release`.
+
+mod change;
+mod ls;
+mod one;
+mod show;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use latchwork::flow::Contexts;
+
+use super::block_on;
+use crate::exit::{Exit, Failure};
+use crate::voice::Voice;
+
+/// See what stored transitions wait for, and help those that are stuck.
+#[derive(Args, Debug)]
+pub(crate) struct FlowsCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Ls(ls::Ls),
+    Show(one::Show),
+    Signal(change::Signal),
+    Cancel(change::Cancel),
+    Retry(change::Retry),
+    Release(change::Release),
+}
+
+impl FlowsCommand {
+    pub(crate) fn run(self) -> ExitCode {
+        let (json, done) = match &self.command {
+            Command::Ls(ls) => (ls.json, block_on(ls.run())),
+            Command::Show(show) => (show.json, block_on(show.run())),
+            Command::Signal(signal) => (signal.one.json, block_on(signal.run())),
+            Command::Cancel(cancel) => (cancel.one.json, block_on(cancel.run())),
+            Command::Retry(retry) => (retry.one.json, block_on(retry.run())),
+            Command::Release(release) => (release.one.json, block_on(release.run())),
+        };
+        match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => Voice { json, quiet: false }.fail(failure),
+        }
+    }
+}
+
+/// Where the contexts are.
+#[derive(Args, Clone, Debug)]
+struct Store {
+    /// Where the transitions are stored: sqlite:///var/lib/app.db or postgres://host/database.
+    #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
+    at: String,
+}
+
+impl Store {
+    /// Opens the contexts to look after them. A mistyped file is not made, but told.
+    async fn open(&self) -> Result<Contexts, Failure> {
+        let at = match self.at.strip_prefix("sqlite:") {
+            None if self.at.starts_with("postgres") => self.at.clone(),
+            None => {
+                // The address may hold a password, so it is not repeated.
+                let message = "invalid --at: transitions are stored at sqlite:///file.db or \
+                               postgres://host/database";
+                return Err(Failure::new(Exit::Usage, "invalid_argument", message));
+            }
+            Some(rest) => {
+                let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+                let path = path.strip_prefix("//").unwrap_or(path);
+                if !Path::new(path).exists() {
+                    let message = format!("{path} does not exist: no transition is stored there");
+                    return Err(Failure::new(Exit::Unavailable, "store_backend", message));
+                }
+                let others =
+                    options.split('&').filter(|o| !o.is_empty() && !o.starts_with("mode="));
+                let options: Vec<_> = others.chain(["mode=rw"]).collect();
+                format!("sqlite://{path}?{}", options.join("&"))
+            }
+        };
+        Ok(Contexts::connect(&at).await?)
+    }
+}
+
+/// A value as one line of JSON.
+fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let line = serde_json::to_string(value)
+        .map_err(|error| Failure::internal(format!("no JSON of it: {error}")))?;
+    Ok(line + "\n")
+}
