@@ -40,6 +40,12 @@ async fn w02_checkout_of_one_order(f: Fixture) {
     let unknown = OrderId::new(second.created_at);
     let error = client.checkout(Checkout::of_order(unknown)).await.expect_err("none");
     assert_eq!(error.code(), "order_not_found");
+    // Who does not know its type could never submit.
+    let stranger = f.with_types([latchwork_work::DynamicOrderType::new("strange")]).await;
+    let third = propose(&work, PLAIN, 1).await;
+    let stranger = agent(&stranger, "stranger");
+    let error = stranger.checkout(Checkout::of_order(third.id)).await.expect_err("unknown");
+    assert_eq!(error.code(), "order_type_not_found");
 }
 
 async fn w02_checkout_by_type_and_priority(f: Fixture) {

@@ -146,7 +146,9 @@ impl WorkClient {
         }
         self.agent()?;
         if let Some(order) = checkout.order {
-            read!(self.manager, session => { session.order(order).await })?;
+            let order = read!(self.manager, session => { session.order(order).await })?;
+            // Who does not know the type could never submit.
+            self.manager.types().get(&order.order_type)?;
         }
         let clock = &self.manager.inner.clock;
         let deadline = clock.now().after(checkout.wait);
