@@ -24,7 +24,7 @@
 //! therefore guarded by the fence, where it happens: see [`FenceGate`].
 //!
 //! The promises are numbered L1 to L22 (exclusion, expiry, only the holder, fences, fairness, …);
-//! the crate `latchwork-contract` tests them on any [`LockProvider`](provider::LockProvider).
+//! the crate `latchwork-contract` tests them on any [`LockProvider`].
 
 pub mod blocking;
 

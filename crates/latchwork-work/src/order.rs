@@ -36,7 +36,8 @@ pub struct Order {
     pub unique_states: Vec<OrderState>,
     /// How many items it has.
     pub items: u32,
-    /// The type's settings when it was proposed: every process runs the order by these.
+    /// The type's settings when it was proposed. The failure policy is taken from here; how long
+    /// leases last and when items are tried again is taken from the type as the process knows it.
     pub settings: TypeSettings,
     /// Why it failed or was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]

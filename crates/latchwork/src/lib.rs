@@ -24,7 +24,7 @@ pub use latchwork_work as work;
 /// What most programs need of locks and flows: `use latchwork::prelude::*`.
 ///
 /// Neither `Error` nor `Result` is in it, since each layer has its own:
-/// [`lock::Error`](latchwork_lock::Error) and, with the feature `flow`, `flow::Error`.
+/// [`lock::Error`] and, with the feature `flow`, `flow::Error`.
 ///
 /// ```
 /// use latchwork::prelude::*;

@@ -1,8 +1,8 @@
 //! W6: submissions are checked by schema and by code, and refusals are kept.
 
 use latchwork_work::{
-    DynamicOrderType, ErrorKind, Event, EventType, ItemState, OrderId, Submission, TypeError,
-    TypeSettings, WorkManager,
+    DynamicOrderType, ErrorKind, Event, EventType, Failure, ItemState, OrderId, Submission,
+    TypeError, TypeSettings, WorkManager,
 };
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ cases![
     w06_refusals_are_coalesced_per_actor,
     w06_the_agent_can_correct_itself,
     w06_a_foreign_submission_is_kept_as_an_event,
+    w06_every_use_of_a_foreign_lease_is_kept_as_an_event,
     w06_a_result_that_is_too_large_is_refused,
 ];
 
@@ -123,4 +124,23 @@ async fn w06_a_result_that_is_too_large_is_refused(f: Fixture) {
     assert_eq!(item_state(&work, held.item_id).await, ItemState::Leased);
     let notes = Submission::new(&held, json!({"a": 1, "b": "x"})).notes("x".repeat(20_000));
     assert_eq!(client.submit(notes).await.expect_err("too long").code(), "invalid_argument");
+}
+
+async fn w06_every_use_of_a_foreign_lease_is_kept_as_an_event(f: Fixture) {
+    let work = f.manager().await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let held = lease(&agent(&work, "agent-1")).await;
+    let use_by = async |name: &str, how: u8| {
+        let thief = agent(&work, name);
+        let error = match how {
+            0 => thief.heartbeat(held.id).await.map(drop),
+            1 => thief.release(held.id, None).await.map(drop),
+            _ => thief.fail(held.id, Failure::new("x", "y")).await.map(drop),
+        };
+        assert_eq!(error.expect_err("foreign").code(), "lease_foreign");
+        thief.actor().clone()
+    };
+    let thieves = [use_by("t0", 0).await, use_by("t1", 1).await, use_by("t2", 2).await];
+    let kept: Vec<_> = refusals(&work, order).await.into_iter().map(|event| event.actor).collect();
+    assert_eq!(kept, thieves);
 }

@@ -1,5 +1,6 @@
-//! The backends that this crate brings along. Each folder has the same files: `provider.rs` is
-//! the port's implementation, `store.rs` where the truth lives, `wait.rs` how a waiter wakes.
+//! The backends of this crate. Each folder has the same files: `provider` implements the trait,
+//! `config` opens the backend, `record` is what is stored, `store` reads and writes it, `notify` wakes
+//! waiters, and `error` maps the driver's errors.
 
 #[cfg(feature = "etcd")]
 pub(crate) mod etcd;

@@ -58,7 +58,15 @@ impl WorkClient {
             Ok((answers, begun))
         })?;
         self.manager.follow_if_needed(begun).await;
-        Ok(answers)
+        let mut kept = BTreeMap::new();
+        for (id, answer) in answers {
+            let answer = match answer {
+                Err(error) => Err(self.keep_foreign(error).await),
+                held => held,
+            };
+            kept.insert(id, answer);
+        }
+        Ok(kept)
     }
 
     /// Moves items whose first heartbeat this is.

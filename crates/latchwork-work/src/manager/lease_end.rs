@@ -81,7 +81,7 @@ impl WorkClient {
         after: Option<Duration>,
         note: impl Fn(Note) -> Note,
     ) -> Result<Item> {
-        let answer: Answer<Item> = transact!(self.manager, session => {
+        let answer: Result<Answer<Item>> = transact!(self.manager, session => {
             once!(session, &key, {
                 let mut leased = self.lock_leased(session, &[lease]).await?;
                 let (row, item) = leased.remove(0);
@@ -95,7 +95,11 @@ impl WorkClient {
                 edit.step(self.manager.tables(), ItemState::Queued, note, now)?;
                 session.write_items(vec![edit]).await?.remove(0)
             })
-        })?;
+        });
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.keep_foreign(error).await),
+        };
         self.ended(&answer).await;
         Ok(answer.value)
     }
@@ -109,7 +113,7 @@ impl WorkClient {
         check_text("message", &failure.message, super::submit::MAX_NOTES)?;
         check_text("code", &failure.code, 255)?;
         let key = self.key("fail", &(lease, &failure))?;
-        let answer: Answer<Item> = transact!(self.manager, session => {
+        let answer: Result<Answer<Item>> = transact!(self.manager, session => {
             once!(session, &key, {
                 let mut leased = self.lock_leased(session, &[lease]).await?;
                 let (_, item) = leased.remove(0);
@@ -121,7 +125,11 @@ impl WorkClient {
                 again_or_failed(&self.manager, &mut edit, &settings, note, failure.permanent, now)?;
                 session.write_items(vec![edit]).await?.remove(0)
             })
-        })?;
+        });
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => return Err(self.keep_foreign(error).await),
+        };
         self.ended(&answer).await;
         Ok(answer.value)
     }

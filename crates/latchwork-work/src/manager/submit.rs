@@ -266,6 +266,21 @@ impl WorkClient {
         self.record_refusal(row, code, json!({"code": code})).await;
     }
 
+    /// Keeps that an agent used a lease of another one, and hands the error on.
+    pub(super) async fn keep_foreign(&self, error: Error) -> Error {
+        if let ErrorKind::LeaseForeign { id } = error.kind()
+            && let Ok(ids) = json_text(&[id])
+        {
+            let found = self.manager.store().fetch_once(|sql| sql.leases, params![ids]).await;
+            for mut row in found.unwrap_or_default() {
+                if let Ok(row) = rows::lease(&mut row) {
+                    self.refused(&row, "lease_foreign").await;
+                }
+            }
+        }
+        error
+    }
+
     async fn record_refusal(&self, row: &LeaseRow, code: &'static str, payload: Value) {
         let kept = self.keep_refusal(row.order_id, Some(row.item_id), code, payload).await;
         if let Err(error) = kept {

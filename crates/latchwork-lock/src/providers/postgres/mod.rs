@@ -11,7 +11,7 @@
 //! What most requests want is one function call in the server (taking a free key, queueing,
 //! claiming, giving back, handing on from one writer to the next); requests of one process that come
 //! while others are under way share a call and so a commit, and a runtime with several threads sends
-//! its own (see `batch.rs`). Whatever is more than that is left to the rules. Grants are committed
+//! its own (see `batches.rs`). Whatever is more than that is left to the rules. Grants are committed
 //! synchronously; a message of nothing but releases without successor, or places in a queue, is
 //! not: a crash may take those back, at the price of time.
 //!
@@ -24,7 +24,7 @@
 //! Whoever hands a key on tells the process of the next one, by a NOTIFY on that process's own
 //! channel, and only if it is another process. One connection listens for all waiters
 //! of a process. Where the next one is of the very process that releases, its lease begins
-//! with the same call and needs no claim: see `handed.rs`. A notice may be lost, so each process also looks once a second at all its waiters
+//! with the same call and needs no claim: see `coordination::grant_slot`. A notice may be lost, so each process also looks once a second at all its waiters
 //! together; where nothing can be heard (pgbouncer), it looks at every tick. The same look says
 //! that the process lives: the waiters of a dead one are passed over as soon as one of them has missed
 //! its turn, or after some seconds, and removed later (see `coordination/liveness.rs`).

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use latchwork_sql::postgres::in_time;
 use sqlx::Row as _;
-use sqlx::postgres::{PgListener, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use super::record::{self, ALIVE};
-use super::store::Store;
+use super::store::{BACKGROUND, Store};
 use super::{error, schema};
 use crate::coordination::deferred_release::release_with_retry;
 use crate::coordination::polling::StatusSource;
@@ -35,9 +35,12 @@ const SILENCE: Duration = Duration::from_secs(20);
 /// How long its own notification may take.
 const ECHO: Duration = Duration::from_secs(2);
 
-/// So many echoes may be missing before the session is given up. To drop it sends UNLISTEN and waits for
-/// the answer: in an outage that loses messages the connection would stay open for ever.
+/// So many echoes may be missing before the session is given up.
 const DOUBTS: u32 = 5;
+
+/// The pause before the server is asked to end a session, and how often it is asked in an outage.
+const END_PAUSE: Duration = Duration::from_millis(200);
+const END_TRIES: u32 = 20;
 
 /// The pause before a listener that gets no notifications tries again.
 const DEAF: Duration = Duration::from_secs(60);
@@ -150,12 +153,13 @@ async fn listen(store: Arc<Store>) {
 
 /// One session of listening. An error is a lost connection; a return means that notifications do not
 /// arrive.
-async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
-    let options = store.pool.connect_options();
+async fn receive(store: &Arc<Store>, was_notified: &mut bool) -> sqlx::Result<()> {
+    let session = ListenSession::new(store);
+    let options = PgConnectOptions::clone(&store.pool.connect_options());
     let own = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_lazy_with((*options).clone());
+        .connect_lazy_with(options.application_name(&session.name));
     let mut listener = in_time(async {
         let mut listener = PgListener::connect_with(&own).await?;
         listener.eager_reconnect(false);
@@ -191,6 +195,39 @@ async fn receive(store: &Store, was_notified: &mut bool) -> sqlx::Result<()> {
                 patience = send_echo(store).await;
             }
         }
+    }
+}
+
+/// The name of a session that listens. Dropped, it has the server end that session.
+///
+/// To drop a `PgListener` sends UNLISTEN and waits for the answer. After an outage that lost messages
+/// the answer never comes, and the connection would stay open for as long as the process lives.
+struct ListenSession {
+    store: Arc<Store>,
+    name: String,
+}
+
+impl ListenSession {
+    fn new(store: &Arc<Store>) -> Self {
+        let number: u16 = rand::random();
+        let name = format!("{}_{number:04x}", schema::channel(&store.client));
+        ListenSession { store: store.clone(), name }
+    }
+}
+
+impl Drop for ListenSession {
+    fn drop(&mut self) {
+        let Ok(runtime) = BACKGROUND.handle() else { return };
+        let (store, sql) = (self.store.clone(), schema::end_listener(&self.name));
+        runtime.spawn(async move {
+            for _ in 0..END_TRIES {
+                // Most often UNLISTEN was answered by then, and there is nothing left to end.
+                sleep(END_PAUSE).await;
+                if store.execute_raw(sql.clone()).await.is_ok() {
+                    return;
+                }
+            }
+        });
     }
 }
 

@@ -183,6 +183,14 @@ pub(super) fn notify(client: &str, payload: &str) -> String {
     format!("NOTIFY {}, '{payload}';", channel(client))
 }
 
+/// Ends the session that a listener has opened under this name, which is ours: letters and digits.
+pub(super) fn end_listener(name: &str) -> String {
+    format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}' \
+         AND usename = current_user AND pid <> pg_backend_pid();"
+    )
+}
+
 /// The channel of a process.
 pub(super) fn channel(client: &str) -> String {
     format!("latchwork_lock_{client}")
