@@ -376,7 +376,7 @@ async fn notices_that_are_lost_are_made_up_for() {
     let mut cut = async move || {
         let cut = format!(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-             WHERE application_name = '{name}' AND query LIKE 'LISTEN \"latchwork_lock_%'"
+             WHERE application_name LIKE '{name}%' AND query LIKE 'LISTEN \"latchwork_lock_%'"
         );
         let cut = sqlx::raw_sql(AssertSqlSafe(cut)).fetch_all(&mut admin).await;
         !cut.expect("an answer").is_empty()

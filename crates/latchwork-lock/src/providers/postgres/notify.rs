@@ -159,7 +159,7 @@ async fn receive(store: &Arc<Store>, was_notified: &mut bool) -> sqlx::Result<()
     let own = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(Duration::from_secs(5))
-        .connect_lazy_with(options.application_name(&session.name));
+        .connect_lazy_with(session.mark(options));
     let mut listener = in_time(async {
         let mut listener = PgListener::connect_with(&own).await?;
         listener.eager_reconnect(false);
@@ -198,27 +198,33 @@ async fn receive(store: &Arc<Store>, was_notified: &mut bool) -> sqlx::Result<()
     }
 }
 
-/// The name of a session that listens. Dropped, it has the server end that session.
+/// Marks a session that listens. Dropped, it has the server end that session.
 ///
 /// To drop a `PgListener` sends UNLISTEN and waits for the answer. After an outage that lost messages
 /// the answer never comes, and the connection would stay open for as long as the process lives.
 struct ListenSession {
     store: Arc<Store>,
-    name: String,
+    mark: String,
 }
 
 impl ListenSession {
     fn new(store: &Arc<Store>) -> Self {
-        let number: u16 = rand::random();
-        let name = format!("{}_{number:04x}", schema::channel(&store.client));
-        ListenSession { store: store.clone(), name }
+        let mark = format!("{:016x}", rand::random::<u64>());
+        ListenSession { store: store.clone(), mark }
+    }
+
+    /// The application's name as it is, and the mark behind it; the server cuts names at 63 bytes.
+    fn mark(&self, options: PgConnectOptions) -> PgConnectOptions {
+        let name = options.get_application_name().unwrap_or("latchwork");
+        let name: String = name.chars().filter(char::is_ascii).take(40).collect();
+        options.application_name(&format!("{name} {}", self.mark))
     }
 }
 
 impl Drop for ListenSession {
     fn drop(&mut self) {
         let Ok(runtime) = BACKGROUND.handle() else { return };
-        let (store, sql) = (self.store.clone(), schema::end_listener(&self.name));
+        let (store, sql) = (self.store.clone(), schema::end_listener(&self.mark));
         runtime.spawn(async move {
             for _ in 0..END_TRIES {
                 // Most often UNLISTEN was answered by then, and there is nothing left to end.

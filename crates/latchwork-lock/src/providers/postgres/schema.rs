@@ -183,10 +183,10 @@ pub(super) fn notify(client: &str, payload: &str) -> String {
     format!("NOTIFY {}, '{payload}';", channel(client))
 }
 
-/// Ends the session that a listener has opened under this name, which is ours: letters and digits.
-pub(super) fn end_listener(name: &str) -> String {
+/// Ends the session whose application name ends with this mark, which is ours: letters and digits.
+pub(super) fn end_listener(mark: &str) -> String {
     format!(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{name}' \
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE '% {mark}' \
          AND usename = current_user AND pid <> pg_backend_pid();"
     )
 }
