@@ -154,6 +154,21 @@ impl StoredEvent {
     }
 }
 
+impl StoredEvent {
+    /// The type of the order, if this is the event of its proposal.
+    pub(crate) fn proposed_type(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Proposed {
+            r#type: String,
+        }
+        if self.event != crate::EventType::Proposed.as_str() {
+            return None;
+        }
+        let payload = self.payload.as_deref()?;
+        Some(serde_json::from_str::<Proposed>(payload).ok()?.r#type)
+    }
+}
+
 /// A sealed event as one line of an export, which `docs/verify.py` reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExportedEvent {

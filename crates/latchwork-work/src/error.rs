@@ -182,6 +182,18 @@ pub enum ErrorKind {
         /// When to ask again.
         retry_after: Duration,
     },
+    /// Events behind a listener's position were pruned.
+    #[error(
+        "events behind position {position} were pruned, up to the checkpoint at {checkpoint}; a \
+         listener that resumes there has missed them: begin anew with the oldest that is kept"
+    )]
+    #[non_exhaustive]
+    EventsPruned {
+        /// Where the listener wanted to read on.
+        position: u64,
+        /// The last position that was pruned.
+        checkpoint: u64,
+    },
     /// The store did not answer, or could not serve now.
     #[error("the work store {store} is unavailable: {message}")]
     #[non_exhaustive]
@@ -217,7 +229,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 18] = [
+    pub const CODES: [(&'static str, &'static str, bool); 19] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
@@ -234,6 +246,7 @@ impl Error {
         ("unique_conflict", "another live order has the same unique key", false),
         ("idempotency_conflict", "the idempotency key was used for another request", false),
         ("idempotency_in_flight", "a request with this idempotency key is under way", true),
+        ("events_pruned", "events that a listener has not seen yet were pruned", false),
         ("work_store_unavailable", "the store of orders did not answer or cannot serve now", true),
         ("work_store_backend", "the store of orders refuses, and an operator has to act", false),
     ];
@@ -264,6 +277,7 @@ impl Error {
             ErrorKind::UniqueConflict { .. } => "unique_conflict",
             ErrorKind::IdempotencyConflict { .. } => "idempotency_conflict",
             ErrorKind::IdempotencyInFlight { .. } => "idempotency_in_flight",
+            ErrorKind::EventsPruned { .. } => "events_pruned",
             ErrorKind::StoreUnavailable { .. } => "work_store_unavailable",
             ErrorKind::StoreBackend { .. } => "work_store_backend",
             ErrorKind::InvalidArgument { .. } => "invalid_argument",

@@ -8,6 +8,7 @@ mod client;
 mod follow;
 mod heartbeat;
 mod lease_end;
+mod listen;
 mod lookup;
 mod maintenance;
 mod operator;
@@ -28,6 +29,9 @@ pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
 pub use client::{Answer, WorkClient};
 pub use lease_end::Failure;
+pub use listen::{
+    EventFilter, EventPage, ListenFrom, Listener, ListenerPosition, SealNotices, Subscription,
+};
 pub use lookup::{Agent, ItemDetails, ItemResult, OrderDetails, StateCount, Timeline};
 pub use maintenance::{Maintenance, MaintenanceReport, MaintenanceSettings};
 pub use propose::Notice;
@@ -38,7 +42,7 @@ pub use query::{
 pub use seal::{Sealed, Verification};
 pub use submit::{Submission, Submitted};
 pub use transition::EventNote;
-pub(crate) use wake::Groups;
+pub(crate) use wake::Waiters;
 
 /// Orders and items in a database: programs, people and AI agents move shared state together.
 ///

@@ -12,8 +12,30 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::manager::Groups;
+use crate::manager::Waiters;
 use crate::store::Store;
+
+/// What other processes are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notice {
+    /// Something of these types can be leased.
+    pub(crate) types: BTreeSet<String>,
+    /// Events were sealed.
+    pub(crate) sealed: bool,
+    /// Anything may have happened: notices may have been lost.
+    pub(crate) anything: bool,
+}
+
+impl Notice {
+    /// That anything may have happened.
+    pub(crate) fn anything() -> Self {
+        Notice { anything: true, ..Notice::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        *self == Notice::default()
+    }
+}
 
 /// How long notices are collected.
 const COALESCE: Duration = Duration::from_millis(5);
@@ -33,24 +55,24 @@ struct Tasks {
 
 struct Shared {
     store: Store,
-    groups: Arc<Groups>,
-    pending: Mutex<BTreeSet<String>>,
+    waiters: Arc<Waiters>,
+    pending: Mutex<Notice>,
     wake: Notify,
 }
 
 impl Remote {
-    pub(crate) fn new(store: &Store, groups: Arc<Groups>) -> Self {
-        let shared =
-            Shared { store: store.clone(), groups, pending: Mutex::default(), wake: Notify::new() };
+    pub(crate) fn new(store: &Store, waiters: Arc<Waiters>) -> Self {
+        let (store, pending, wake) = (store.clone(), Mutex::default(), Notify::new());
+        let shared = Shared { store, waiters, pending, wake };
         Remote { shared: Arc::new(shared), tasks: Mutex::default() }
     }
 
     /// Tells the other processes, soon.
-    pub(crate) fn notify(&self, types: Vec<String>) {
+    pub(crate) fn notify(&self, add: impl FnOnce(&mut Notice)) {
         if !self.shared.store.has_notices() {
             return;
         }
-        self.shared.pending.lock().extend(types);
+        add(&mut self.shared.pending.lock());
         self.shared.wake.notify_one();
         let mut tasks = self.tasks.lock();
         if tasks.closed || tasks.sender.as_ref().is_some_and(|task| !task.is_finished()) {
@@ -69,7 +91,7 @@ impl Remote {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let shared = self.shared.clone();
         tasks.listener = Some(runtime.spawn(async move {
-            shared.store.listen(|types| shared.groups.wake(&types)).await;
+            shared.store.listen(|notice| shared.waiters.wake(&notice)).await;
         }));
     }
 
@@ -92,12 +114,12 @@ async fn send(shared: Arc<Shared>) {
     loop {
         shared.wake.notified().await;
         tokio::time::sleep(COALESCE).await;
-        let types: Vec<_> = std::mem::take(&mut *shared.pending.lock()).into_iter().collect();
-        if types.is_empty() {
+        let notice = std::mem::take(&mut *shared.pending.lock());
+        if notice.is_empty() {
             continue;
         }
-        if let Err(error) = shared.store.send_notice(&types).await {
-            tracing::debug!(%error, "notice not sent; waiting agents of other processes poll");
+        if let Err(error) = shared.store.send_notice(&notice).await {
+            tracing::debug!(%error, "notice not sent; waiters of other processes poll");
         }
     }
 }

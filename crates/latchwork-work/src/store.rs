@@ -9,6 +9,7 @@ mod items;
 mod keys;
 mod leases;
 mod limits;
+mod listeners;
 mod orders;
 mod param;
 mod query;
@@ -21,6 +22,7 @@ mod waits;
 use chrono::{DateTime, Utc};
 
 use crate::Result;
+use crate::notify::Notice;
 
 pub(crate) use edit::{ItemEdit, Note, OrderEdit};
 pub(crate) use events::EventRow;
@@ -28,6 +30,7 @@ pub(crate) use items::{NewItem, ResultRow};
 pub(crate) use keys::{IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
+pub(crate) use listeners::Range;
 pub(crate) use param::{Cell, Cells, Param, json, params};
 pub(crate) use query::{Listings, Select};
 pub(crate) use ready::{Pick, PickFrom};
@@ -113,20 +116,20 @@ impl Store {
         }
     }
 
-    pub(crate) async fn send_notice(&self, types: &[String]) -> Result<()> {
+    pub(crate) async fn send_notice(&self, notice: &Notice) -> Result<()> {
         match self {
             #[cfg(feature = "sqlite")]
             Store::Sqlite(_) => {
-                let _ = types;
+                let _ = notice;
                 Ok(())
             }
             #[cfg(feature = "postgres")]
-            Store::Postgres(store) => store.send_notice(types).await,
+            Store::Postgres(store) => store.send_notice(notice).await,
         }
     }
 
     /// Calls back for each notice of another process, for ever.
-    pub(crate) async fn listen(&self, heard: impl Fn(Vec<String>) + Send) {
+    pub(crate) async fn listen(&self, heard: impl Fn(Notice) + Send) {
         match self {
             #[cfg(feature = "sqlite")]
             Store::Sqlite(store) => store.listen(heard).await,

@@ -3,7 +3,8 @@
 use super::{
     Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_propose, w03_claims,
     w03_limits, w04_leases, w05_failures, w06_validation, w09_idempotency, w10_audit,
-    w11_maintenance, w13_blockers, w13_items, w13_listings, w15_bad_input, w20_unique,
+    w11_maintenance, w13_blockers, w13_items, w13_listings, w14_listeners, w15_bad_input,
+    w20_unique,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -25,6 +26,7 @@ pub fn cases() -> Vec<Case> {
         w13_blockers::CASES,
         w13_items::CASES,
         w13_listings::CASES,
+        w14_listeners::CASES,
         w15_bad_input::CASES,
         w20_unique::CASES,
     ]

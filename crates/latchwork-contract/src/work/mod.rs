@@ -30,6 +30,7 @@ mod w11_maintenance;
 mod w13_blockers;
 mod w13_items;
 mod w13_listings;
+mod w14_listeners;
 mod w15_bad_input;
 mod w20_unique;
 

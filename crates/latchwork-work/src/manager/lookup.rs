@@ -210,7 +210,7 @@ impl WorkManager {
     }
 }
 
-fn check_page(limit: u32) -> Result<()> {
+pub(super) fn check_page(limit: u32) -> Result<()> {
     if (1..=MAX_PAGE).contains(&limit) {
         return Ok(());
     }

@@ -74,6 +74,7 @@ impl WorkManager {
             if sealed.events == 0 {
                 return Ok(total);
             }
+            self.inner.wake.notify_sealed();
         }
     }
 

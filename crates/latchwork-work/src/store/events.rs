@@ -61,6 +61,7 @@ struct ChainRow {
     order_id: OrderId,
     position: u64,
     hash: EventHash,
+    r#type: Option<String>,
 }
 
 impl Session<'_> {
@@ -128,16 +129,18 @@ impl Session<'_> {
             hash: seal.hash,
         };
         let seals: Vec<_> = sealed.iter().map(seal).collect();
-        let mut ends = HashMap::new();
+        let mut ends = HashMap::<OrderId, ChainRow>::new();
         for (row, seal) in sealed {
-            ends.insert(row.event.order_id, *seal);
+            let order_id = row.event.order_id;
+            let chain = ends.entry(order_id).or_insert_with(|| ChainRow {
+                order_id,
+                position: 0,
+                hash: EventHash::FIRST,
+                r#type: row.event.proposed_type(),
+            });
+            (chain.position, chain.hash) = (seal.position, seal.hash);
         }
-        let chain = |(order_id, seal): (OrderId, Seal)| ChainRow {
-            order_id,
-            position: seal.position,
-            hash: seal.hash,
-        };
-        let mut chains: Vec<_> = ends.into_iter().map(chain).collect();
+        let mut chains: Vec<_> = ends.into_values().collect();
         chains.sort_by_key(|chain| chain.order_id);
         let written = self.execute(self.sql().put_seals, params![json(&seals)?]).await?;
         self.execute(self.sql().put_chains, params![json(&chains)?]).await?;
@@ -213,7 +216,11 @@ impl Session<'_> {
         Ok(row.ok_or_else(|| crate::Error::damaged("no count"))?.int()? == 0)
     }
 
-    async fn read_events(&mut self, sql: &str, values: Vec<super::Param>) -> Result<Vec<EventRow>> {
+    pub(super) async fn read_events(
+        &mut self,
+        sql: &str,
+        values: Vec<super::Param>,
+    ) -> Result<Vec<EventRow>> {
         self.fetch(sql, values).await?.iter_mut().map(rows::event).collect()
     }
 }

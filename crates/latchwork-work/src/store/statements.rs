@@ -132,10 +132,28 @@ pub(crate) struct Statements {
     pub(crate) put_seals: &'static str,
     /// The ends of the chains of orders (1: ids): order, hash.
     pub(crate) chains: &'static str,
-    /// JSON rows (1) of order, position and hash.
+    /// JSON rows (1) of order, position, hash and, with its first event, the order's type.
     pub(crate) put_chains: &'static str,
     /// Sealed events behind a position (1), some (2).
     pub(crate) events_after: &'static str,
+    /// The position of the last sealed event, and of the first one behind a position (1).
+    pub(crate) trail: &'static str,
+    /// Sealed events behind a position (1) up to another (2), of event types (3) and order types (4)
+    /// where these are told, some (5).
+    pub(crate) events_between: &'static str,
+    /// Sealed events of an order (1) behind a position (2) up to another (3), of event types (4) where
+    /// these are told, some (5).
+    pub(crate) order_events_between: &'static str,
+    /// The last position that was pruned.
+    pub(crate) pruned_position: &'static str,
+    /// How far a listener (1) has come: position.
+    pub(crate) listener: &'static str,
+    /// A listener (1) has come to a position (2) at a time (3): made, or moved on and never back.
+    pub(crate) put_listener: &'static str,
+    /// All listeners: name, position, updated_at.
+    pub(crate) listeners: &'static str,
+    /// Forgets a listener (1).
+    pub(crate) remove_listener: &'static str,
     /// The events of an order (1) behind a seq (2), some (3), sealed or not.
     pub(crate) order_events: &'static str,
     /// How many events have no seal yet, and since when (first created_at).

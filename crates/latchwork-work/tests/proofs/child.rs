@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 use latchwork_contract::process::{self, Signal};
-use latchwork_work::{Checkout, Submission, WorkManager};
+use latchwork_work::{Checkout, EventFilter, ListenFrom, Submission, WorkManager};
 use serde_json::json;
 
 use crate::room::{agent, types};
@@ -42,6 +42,13 @@ impl Child {
         self.said.recv_timeout(secs(60)).expect("it leases something");
     }
 
+    /// Kills it, and tells what it had said until then and nobody has read yet.
+    pub(crate) fn kill(mut self) -> Vec<String> {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        self.said.iter().collect()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         process::send(&self.process, signal).expect("alive");
     }
@@ -65,6 +72,9 @@ pub(crate) async fn play(name: &str) {
         }
         tokio::time::sleep(millis(100)).await;
     };
+    if name.starts_with("listener") {
+        return listen(&work).await;
+    }
     let client = agent(&work, name);
     // A server that is away comes back; a lease that ran out is somebody else's.
     let go_on = |error: latchwork_work::Error| {
@@ -89,5 +99,16 @@ pub(crate) async fn play(name: &str) {
                 go_on(error);
             }
         }
+    }
+}
+
+/// A listener that says `heard POSITION` of each event before it acknowledges it.
+async fn listen(work: &WorkManager) {
+    let from = ListenFrom::Oldest;
+    let mut listening = work.listen("proof", from, EventFilter::all()).await.expect("it listens");
+    loop {
+        let event = listening.next().await.expect("an event");
+        println!("heard {}", event.seal.expect("sealed").position);
+        listening.ack(&event).await.expect("acknowledged");
     }
 }

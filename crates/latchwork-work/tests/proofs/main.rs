@@ -11,6 +11,7 @@
 
 mod child;
 mod drain;
+mod listeners;
 mod model;
 mod processes;
 mod raw;
@@ -41,7 +42,8 @@ fn main() {
     }
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
-    let both = [drain::PROOFS, processes::PROOFS, raw::PROOFS, model::PROOFS].concat();
+    let both =
+        [drain::PROOFS, listeners::PROOFS, processes::PROOFS, raw::PROOFS, model::PROOFS].concat();
     let mut trials = Vec::new();
     for (name, proof) in both.clone().into_iter().chain(processes::SQLITE.iter().copied()) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {

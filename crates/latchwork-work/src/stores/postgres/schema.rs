@@ -6,8 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 1] =
-    [Migration { version: 1, name: "orders", sql: FIRST }];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "orders", sql: FIRST },
+    Migration { version: 3, name: "listeners", sql: THIRD },
+];
 
 const FIRST: &str = r#"
 -- Times are microseconds of the server's clock. Bodies stand apart from what changes, so that a
@@ -197,5 +199,17 @@ CREATE TABLE latchwork_work_type (
     schemas text NOT NULL,
     settings text NOT NULL,
     PRIMARY KEY (name, version)
+);
+"#;
+
+const THIRD: &str = r#"
+-- The order's type stays with its chain, so that a listener can ask for a type after the order was pruned.
+ALTER TABLE latchwork_work_chain ADD COLUMN type text COLLATE "C";
+
+-- How far a named listener has come in the trail.
+CREATE TABLE latchwork_work_listener (
+    name text COLLATE "C" PRIMARY KEY,
+    position bigint NOT NULL,
+    updated_at bigint NOT NULL
 );
 "#;

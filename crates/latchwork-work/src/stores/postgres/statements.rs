@@ -354,15 +354,44 @@ pub(super) const STATEMENTS: Statements = Statements {
         "SELECT order_id::text, hash FROM latchwork_work_chain WHERE order_id IN ",
         ids!(1)
     ),
-    put_chains: "INSERT INTO latchwork_work_chain (order_id, position, hash) \
-        SELECT order_id, position, hash FROM json_to_recordset($1::json) AS x (order_id uuid, \
-        position bigint, hash text) ON CONFLICT (order_id) DO UPDATE \
-        SET position = excluded.position, hash = excluded.hash",
+    put_chains: "INSERT INTO latchwork_work_chain AS c (order_id, position, hash, type) \
+        SELECT order_id, position, hash, type FROM json_to_recordset($1::json) AS x (order_id uuid, \
+        position bigint, hash text, type text) ON CONFLICT (order_id) DO UPDATE \
+        SET position = excluded.position, hash = excluded.hash, type = coalesce(c.type, excluded.type)",
     events_after: concat!(
         "SELECT ",
         event_columns!(),
         " FROM latchwork_work_event e WHERE e.position > $1 ORDER BY e.position LIMIT $2"
     ),
+    trail: "SELECT s.position, (SELECT min(e.position) FROM latchwork_work_event e \
+        WHERE e.position > $1) FROM latchwork_work_sealer s",
+    events_between: concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM latchwork_work_event e WHERE e.position > $1 AND e.position <= $2 \
+         AND ($3::text IS NULL OR e.event IN ",
+        texts!(3),
+        ") AND ($4::text IS NULL OR EXISTS (SELECT 1 FROM latchwork_work_chain c \
+         LEFT JOIN latchwork_work_order o ON o.id = c.order_id WHERE c.order_id = e.order_id \
+         AND coalesce(c.type, o.type) IN ",
+        texts!(4),
+        ")) ORDER BY e.position LIMIT $5"
+    ),
+    order_events_between: concat!(
+        "SELECT ",
+        event_columns!(),
+        " FROM latchwork_work_event e WHERE e.order_id = $1::uuid AND e.position > $2 \
+         AND e.position <= $3 AND ($4::text IS NULL OR e.event IN ",
+        texts!(4),
+        ") ORDER BY e.position LIMIT $5"
+    ),
+    pruned_position: "SELECT coalesce(max(position), 0) FROM latchwork_work_checkpoint",
+    listener: "SELECT position FROM latchwork_work_listener WHERE name = $1",
+    put_listener: "INSERT INTO latchwork_work_listener AS l (name, position, updated_at) \
+        VALUES ($1, $2, $3) ON CONFLICT (name) DO UPDATE SET \
+        position = greatest(l.position, excluded.position), updated_at = excluded.updated_at",
+    listeners: "SELECT name, position, updated_at FROM latchwork_work_listener ORDER BY name",
+    remove_listener: "DELETE FROM latchwork_work_listener WHERE name = $1",
     order_events: concat!(
         "SELECT ",
         event_columns!(),

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use super::store::SqliteStore;
+use crate::notify::Notice;
 
-/// How often it is asked. One statement on a connection of its own, and only while an agent waits.
+/// How often it is asked. One statement on a connection of its own, and only from when somebody waits for the first time.
 const TICK: Duration = Duration::from_millis(50);
 
 impl SqliteStore {
     /// Calls back when another connection has committed something, for ever.
-    pub(crate) async fn listen(&self, heard: impl Fn(Vec<String>) + Send) {
+    pub(crate) async fn listen(&self, heard: impl Fn(Notice) + Send) {
         let Ok(mut connection) = self.sqlite.connect().await else {
             return; // the waiters look by themselves
         };
@@ -24,7 +25,7 @@ impl SqliteStore {
                 return;
             }
             if last.is_some() && version != last {
-                heard(Vec::new());
+                heard(Notice::anything());
             }
             last = version;
             tokio::time::sleep(TICK).await;

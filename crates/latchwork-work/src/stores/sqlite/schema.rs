@@ -6,7 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const STEPS: &[Migration] = &[Migration { version: 1, name: "orders", sql: FIRST }];
+pub(super) const STEPS: &[Migration] = &[
+    Migration { version: 1, name: "orders", sql: FIRST },
+    Migration { version: 3, name: "listeners", sql: THIRD },
+];
 
 const FIRST: &str = r#"
 -- Times are microseconds on the time line of latchwork_work_clock. Bodies stand apart from what changes, so that a
@@ -204,5 +207,17 @@ CREATE TABLE latchwork_work_clock (
     clock INTEGER PRIMARY KEY,
     wall INTEGER NOT NULL,
     boot INTEGER NOT NULL
+);
+"#;
+
+const THIRD: &str = r#"
+-- The order's type stays with its chain, so that a listener can ask for a type after the order was pruned.
+ALTER TABLE latchwork_work_chain ADD COLUMN type TEXT;
+
+-- How far a named listener has come in the trail.
+CREATE TABLE latchwork_work_listener (
+    name TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
 );
 "#;
