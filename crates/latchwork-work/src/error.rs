@@ -82,11 +82,41 @@ pub enum ErrorKind {
         /// Everything that is wrong.
         violations: Vec<Violation>,
     },
+    /// A part of a result does not satisfy the type's schema.
+    #[error(
+        "the part {key:?} does not satisfy the order type {order_type:?}: {}",
+        join(violations)
+    )]
+    #[non_exhaustive]
+    PartInvalid {
+        /// The type.
+        order_type: String,
+        /// The part.
+        key: String,
+        /// Everything that is wrong.
+        violations: Vec<Violation>,
+    },
+    /// An item has too many parts, or they are too large together.
+    #[error("the item would have more than {limit} {what}, the limit of its order type")]
+    #[non_exhaustive]
+    PartLimit {
+        /// "parts" or "bytes of parts".
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// The parts of an item do not make up a result yet.
+    #[error("the parts do not make up a result yet: {}", problems.join("; "))]
+    #[non_exhaustive]
+    PartsIncomplete {
+        /// Everything that is missing.
+        problems: Vec<String>,
+    },
     /// A document is too large.
     #[error("the {what} is larger than {limit} bytes, the limit of its order type")]
     #[non_exhaustive]
     TooLarge {
-        /// "payload", "input" or "result".
+        /// "payload", "input", "part" or "result".
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -229,12 +259,19 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 19] = [
+    pub const CODES: [(&'static str, &'static str, bool); 22] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
         ("result_invalid", "the result does not satisfy its order type", false),
-        ("too_large", "a payload, input or result is over the limit of its order type", false),
+        ("part_invalid", "a part of a result does not satisfy its order type", false),
+        ("part_limit", "an item has too many parts, or they are too large together", false),
+        ("parts_incomplete", "the parts of an item do not make up a result yet", false),
+        (
+            "too_large",
+            "a payload, input, part or result is over the limit of its order type",
+            false,
+        ),
         ("plan_empty", "the order type planned no items", false),
         ("order_type_failed", "the code of an order type failed", false),
         ("order_not_found", "there is no order with this id", false),
@@ -265,6 +302,9 @@ impl Error {
             ErrorKind::OrderTypeNotFound { .. } => "order_type_not_found",
             ErrorKind::PayloadInvalid { .. } => "payload_invalid",
             ErrorKind::ResultInvalid { .. } => "result_invalid",
+            ErrorKind::PartInvalid { .. } => "part_invalid",
+            ErrorKind::PartLimit { .. } => "part_limit",
+            ErrorKind::PartsIncomplete { .. } => "parts_incomplete",
             ErrorKind::TooLarge { .. } => "too_large",
             ErrorKind::PlanEmpty { .. } => "plan_empty",
             ErrorKind::OrderTypeFailed { .. } => "order_type_failed",

@@ -32,6 +32,7 @@ mod names;
 mod notify;
 mod order;
 mod order_type;
+mod part;
 pub mod query;
 mod retry;
 mod settle;
@@ -52,17 +53,19 @@ pub use lease::{Heartbeat, Lease, LeaseInfo};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use manager::{
     Agent, Answer, Blocker, BlockerCode, BlockerGroup, CheckedOut, Checkout, EventFilter,
-    EventNote, EventPage, Failure, HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails,
-    ItemExplanation, ItemPage, ItemResult, LeasePage, ListedItem, ListedLease, ListedOrder,
-    ListenFrom, Listener, ListenerPosition, Maintenance, MaintenanceReport, MaintenanceSettings,
-    Notice, OrderDetails, OrderExplanation, OrderPage, SealNotices, Sealed, StateCount, Submission,
-    Submitted, Subscription, Timeline, Verification, WorkClient, WorkManager, WorkManagerBuilder,
+    EventNote, EventPage, Failure, Finalize, HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS,
+    ItemDetails, ItemExplanation, ItemPage, ItemResult, LeasePage, ListedItem, ListedLease,
+    ListedOrder, ListenFrom, Listener, ListenerPosition, Maintenance, MaintenanceReport,
+    MaintenanceSettings, Notice, OrderDetails, OrderExplanation, OrderPage, SealNotices, Sealed,
+    StateCount, Submission, Submitted, SubmittedPart, Subscription, Timeline, Verification,
+    WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{
     Concurrency, DynamicOrderType, OrderType, OrderTypes, PlannedItem, RegisteredType, TypeError,
     TypeSettings, Violation,
 };
+pub use part::{FinalizeMode, Part, PartBody, PartQuery, PartSettings, PartStatus, PartSubmission};
 pub use retry::RetryPolicy;
 pub use settle::{FailurePolicy, ItemCounts, next_order_state};
 pub use state::{ItemState, OrderState};

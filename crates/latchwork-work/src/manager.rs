@@ -12,6 +12,7 @@ mod listen;
 mod lookup;
 mod maintenance;
 mod operator;
+mod parts;
 mod propose;
 mod query;
 mod seal;
@@ -34,6 +35,7 @@ pub use listen::{
 };
 pub use lookup::{Agent, ItemDetails, ItemResult, OrderDetails, StateCount, Timeline};
 pub use maintenance::{Maintenance, MaintenanceReport, MaintenanceSettings};
+pub use parts::{Finalize, SubmittedPart};
 pub use propose::Notice;
 pub use query::{
     INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{FailurePolicy, RetryPolicy};
+use crate::{FailurePolicy, PartSettings, RetryPolicy};
 
 pub use dynamic::DynamicOrderType;
 pub use registry::{OrderTypes, RegisteredType};
@@ -109,6 +109,9 @@ pub struct TypeSettings {
     pub max_payload_bytes: usize,
     /// The largest result, in bytes of JSON.
     pub max_result_bytes: usize,
+    /// How results in parts are checked.
+    #[serde(skip_serializing_if = "PartSettings::is_default")]
+    pub parts: PartSettings,
 }
 
 impl Default for TypeSettings {
@@ -121,6 +124,7 @@ impl Default for TypeSettings {
             max_leases: None,
             max_payload_bytes: 1 << 20,
             max_result_bytes: 1 << 20,
+            parts: PartSettings::default(),
         }
     }
 }

@@ -12,6 +12,7 @@ mod limits;
 mod listeners;
 mod orders;
 mod param;
+mod parts;
 mod query;
 mod ready;
 pub(crate) mod rows;

@@ -1,8 +1,8 @@
 //! The list of all cases.
 
 use super::{
-    Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_propose, w03_claims,
-    w03_limits, w04_leases, w05_failures, w06_validation, w09_idempotency, w10_audit,
+    Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_parts, w02_propose,
+    w03_claims, w03_limits, w04_leases, w05_failures, w06_validation, w09_idempotency, w10_audit,
     w11_maintenance, w13_blockers, w13_items, w13_listings, w14_listeners, w15_bad_input,
     w20_unique,
 };
@@ -14,6 +14,7 @@ pub fn cases() -> Vec<Case> {
         w02_checkout::CASES,
         w02_lease_ends::CASES,
         w02_operator::CASES,
+        w02_parts::CASES,
         w02_propose::CASES,
         w03_claims::CASES,
         w03_limits::CASES,

@@ -18,6 +18,7 @@ mod w01_moves;
 mod w02_checkout;
 mod w02_lease_ends;
 mod w02_operator;
+mod w02_parts;
 mod w02_propose;
 mod w03_claims;
 mod w03_limits;

@@ -5,9 +5,10 @@ use serde_json::{Value, json};
 
 use super::client::{Answer, check_text, once};
 use super::heartbeat::expired;
+use super::parts::Assembly;
 use super::{WorkClient, transact};
 use crate::store::{
-    Cells, ItemEdit, LeaseRow, ResultRow, Session, json as json_text, params, rows,
+    Cells, IdempotencyKey, ItemEdit, LeaseRow, ResultRow, Session, json as json_text, params, rows,
 };
 use crate::{
     Error, ErrorKind, EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState,
@@ -67,6 +68,9 @@ pub struct Submitted {
 
 /// The longest notes, in bytes.
 pub(super) const MAX_NOTES: usize = 16 << 10;
+
+/// A refusal stands in the trail once in so long, per actor, item and code.
+pub(super) const REFUSED_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// So many submissions in one call, at most.
 const MAX_SUBMISSIONS: usize = 1_000;
@@ -128,14 +132,25 @@ impl WorkClient {
             self.manager.follow_if_needed([done.order_id]).await;
             return Ok(Answer { value: vec![done], replayed: false });
         }
+        self.accept_all(&submissions, &key, None).await
+    }
+
+    /// Stores results that were checked, with the ends of their leases; the result of one item may be
+    /// assembled from its parts.
+    pub(super) async fn accept_all(
+        &self,
+        submissions: &[Submission],
+        key: &Option<IdempotencyKey>,
+        assembly: Option<&Assembly>,
+    ) -> Result<Answer<Vec<Submitted>>> {
         let ids: Vec<_> = submissions.iter().map(|one| one.lease).collect();
         let mut freed = Vec::new();
         let answer = transact!(self.manager, session => {
-            once!(session, &key, {
+            once!(session, key, {
                 let leased = self.lock_leased(session, &ids).await?;
                 let limited = leased.iter().filter(|(_, item)| self.manager.is_limited(item));
                 freed = limited.map(|(row, _)| row.order_type.clone()).collect();
-                self.accept(session, &submissions, leased).await?
+                self.accept(session, submissions, leased, assembly).await?
             })
         })?;
         if !answer.replayed {
@@ -151,7 +166,7 @@ impl WorkClient {
     }
 
     /// Validates outside of the transaction: a type's own code may take its time.
-    async fn check_submissions(&self, submissions: &[Submission]) -> Result<()> {
+    pub(super) async fn check_submissions(&self, submissions: &[Submission]) -> Result<()> {
         let agent = self.agent()?;
         let ids: Vec<_> = submissions.iter().map(|one| one.lease).collect();
         let values = params![json_text(&ids)?];
@@ -208,23 +223,23 @@ impl WorkClient {
         session: &mut Session<'_>,
         submissions: &[Submission],
         leased: Vec<(LeaseRow, Item)>,
+        assembly: Option<&Assembly>,
     ) -> Result<Vec<Submitted>> {
         let now = session.now();
         let orders: std::collections::BTreeSet<_> =
             leased.iter().map(|(row, _)| row.order_id).collect();
-        for order in orders {
-            let order = session.order(order).await?;
-            // A failed order may be retried, and keeps what comes in until then.
-            if !order.state.is_claimable() && order.state != OrderState::Failed {
-                let reason = "it takes no more results; stop working on it";
-                return Err(ErrorKind::OrderState { state: order.state, reason }.into());
-            }
+        self.check_takes_results(session, orders).await?;
+        if let (Some(assembly), Some((row, _))) = (assembly, leased.first()) {
+            assembly.check(session, row.item_id).await?;
         }
         let (mut edits, mut results, mut done) = (Vec::new(), Vec::new(), Vec::new());
         for (one, (row, item)) in submissions.iter().zip(leased) {
             let mut edit = ItemEdit::new(item);
             if edit.item().state == ItemState::Leased {
                 edit.step(self.manager.tables(), ItemState::InProgress, self.note(), now)?;
+            }
+            if let Some(assembly) = assembly {
+                edit.record(EventType::Finalized, self.note().payload(assembly.payload()));
             }
             let version = edit.add_result();
             let payload = json!({"result_version": version, "lease_id": row.id, "fence": row.fence,
@@ -250,6 +265,23 @@ impl WorkClient {
         session.insert_results(&results).await?;
         session.write_items(edits).await?;
         Ok(done)
+    }
+
+    /// Refuses where an order takes no results any more.
+    pub(super) async fn check_takes_results(
+        &self,
+        session: &mut Session<'_>,
+        orders: impl IntoIterator<Item = OrderId>,
+    ) -> Result<()> {
+        for order in orders {
+            let order = session.order(order).await?;
+            // A failed order may be retried, and keeps what comes in until then.
+            if !order.state.is_claimable() && order.state != OrderState::Failed {
+                let reason = "it takes no more results; stop working on it";
+                return Err(ErrorKind::OrderState { state: order.state, reason }.into());
+            }
+        }
+        Ok(())
     }
 
     /// Keeps that a result was refused, with what was wrong (W6).
@@ -281,7 +313,7 @@ impl WorkClient {
         error
     }
 
-    async fn record_refusal(&self, row: &LeaseRow, code: &'static str, payload: Value) {
+    pub(super) async fn record_refusal(&self, row: &LeaseRow, code: &'static str, payload: Value) {
         let kept = self.keep_refusal(row.order_id, Some(row.item_id), code, payload).await;
         if let Err(error) = kept {
             tracing::warn!(item = %row.item_id, %error, "a refusal could not be recorded");
@@ -297,8 +329,7 @@ impl WorkClient {
         payload: Value,
     ) -> Result<()> {
         transact!(self.manager, session => {
-            let every = std::time::Duration::from_secs(60);
-            if session.count_refusal(order, item, &self.actor, code, every).await? {
+            if session.count_refusal(order, item, &self.actor, code, REFUSED_EVERY).await? {
                 let note = self.note().payload(payload.clone());
                 session.record(order, item, EventType::ValidationFailed, note).await?;
             }

@@ -34,6 +34,7 @@ struct Inner {
     payload: Schema,
     input: Schema,
     result: Schema,
+    parts: BTreeMap<String, Schema>,
     order_type: Box<dyn DynOrderType>,
 }
 
@@ -93,7 +94,12 @@ impl OrderTypes {
             Schema::new(document)
                 .map_err(|reason| wrong(format!("the {what} schema of {name:?} is none: {reason}")))
         };
+        let mut parts = BTreeMap::new();
+        for (key, document) in &settings.parts.schemas {
+            parts.insert(key.clone(), schema(&format!("part {key:?}"), document.clone())?);
+        }
         let inner = Inner {
+            parts,
             version: order_type.version(),
             settings,
             payload: schema("payload", order_type.payload_schema())?,
@@ -116,6 +122,8 @@ fn check(name: &str, settings: &TypeSettings) -> Result<()> {
         "retry.max_attempts is zero: an item could never be leased"
     } else if settings.max_leases == Some(0) {
         "max_leases is zero: an item could never be leased"
+    } else if settings.parts.required.len() > settings.parts.max_parts as usize {
+        "parts.required names more parts than parts.max_parts allows"
     } else {
         return Ok(());
     };
@@ -205,6 +213,38 @@ impl RegisteredType {
         limit("result", result, self.settings().max_result_bytes)?;
         self.0.result.check(result).map_err(refused)?;
         self.0.order_type.validate_submission(input, result).await.map_err(refused)
+    }
+
+    /// Checks the size of a part.
+    pub(crate) fn limit_part(&self, part: &Value) -> Result<()> {
+        limit("part", part, self.settings().parts.max_part_bytes)
+    }
+
+    /// Checks a part of a result: its size, its key, and the schema of its key.
+    ///
+    /// # Errors
+    /// [`PartInvalid`](ErrorKind::PartInvalid) with every violation,
+    /// [`TooLarge`](ErrorKind::TooLarge).
+    pub fn validate_part(&self, key: &str, part: &Value) -> Result<()> {
+        self.limit_part(part)?;
+        let known = &self.settings().parts;
+        let checked = match self.0.parts.get(key) {
+            _ if !known.takes(key) => {
+                let keys: Vec<_> = known.schemas.keys().chain(&known.required).cloned().collect();
+                let message = format!("the type has no such part; it has {}", keys.join(", "));
+                Err(TypeError::invalid("", "unknown_part", message))
+            }
+            Some(schema) => schema.check(part),
+            None => Ok(()),
+        };
+        match checked {
+            Ok(()) => Ok(()),
+            Err(TypeError::Invalid { violations }) => {
+                let (order_type, key) = (self.name().to_owned(), key.to_owned());
+                Err(ErrorKind::PartInvalid { order_type, key, violations }.into())
+            }
+            Err(error) => Err(self.refuse("part", error)),
+        }
     }
 
     fn refuse(&self, what: &'static str, error: TypeError) -> Error {

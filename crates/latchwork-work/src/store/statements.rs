@@ -50,6 +50,18 @@ pub(crate) struct Statements {
     /// The latest results of items (1: ids): item, version, actor type and id, result, time.
     pub(crate) results: &'static str,
 
+    // parts
+    /// The parts of an item (1) by key and seq: key, seq, status, checksum, bytes, errors, agent, fence,
+    /// time.
+    pub(crate) parts: &'static str,
+    /// Their bodies: key, seq, payload, evidence, notes.
+    pub(crate) part_bodies: &'static str,
+    /// item (1), key (2), seq (3), status (4), checksum (5), bytes (6), errors (7), agent (8), fence (9),
+    /// time (10): written or replaced.
+    pub(crate) put_part: &'static str,
+    /// item (1), key (2), seq (3), payload (4), evidence (5), notes (6): written or replaced.
+    pub(crate) put_part_body: &'static str,
+
     // what can be leased
     /// Queued items (1: ids) of live orders, at a time (2).
     pub(crate) insert_ready: &'static str,

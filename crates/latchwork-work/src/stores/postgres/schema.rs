@@ -8,7 +8,7 @@ pub(super) const LAYER: &str = "work";
 /// The steps, oldest first. Released ones never change.
 pub(super) const MIGRATIONS: [Migration; 2] = [
     Migration { version: 1, name: "orders", sql: FIRST },
-    Migration { version: 3, name: "listeners", sql: THIRD },
+    Migration { version: 3, name: "listeners and parts", sql: THIRD },
 ];
 
 const FIRST: &str = r#"
@@ -211,5 +211,30 @@ CREATE TABLE latchwork_work_listener (
     name text COLLATE "C" PRIMARY KEY,
     position bigint NOT NULL,
     updated_at bigint NOT NULL
+);
+
+-- Parts of results, a narrow row each; what they carry stands apart. seq is -1 where a part has none.
+CREATE TABLE latchwork_work_part (
+    item_id uuid NOT NULL,
+    part_key text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    checksum text COLLATE "C" NOT NULL,
+    bytes bigint NOT NULL,
+    errors text,
+    agent text COLLATE "C" NOT NULL,
+    fence bigint NOT NULL,
+    submitted_at bigint NOT NULL,
+    PRIMARY KEY (item_id, part_key, seq)
+);
+
+CREATE TABLE latchwork_work_part_body (
+    item_id uuid NOT NULL,
+    part_key text COLLATE "C" NOT NULL,
+    seq bigint NOT NULL,
+    payload text NOT NULL,
+    evidence text,
+    notes text,
+    PRIMARY KEY (item_id, part_key, seq)
 );
 "#;

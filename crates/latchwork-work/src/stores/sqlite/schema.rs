@@ -8,7 +8,7 @@ pub(super) const LAYER: &str = "work";
 /// The steps, oldest first. Released ones never change.
 pub(super) const STEPS: &[Migration] = &[
     Migration { version: 1, name: "orders", sql: FIRST },
-    Migration { version: 3, name: "listeners", sql: THIRD },
+    Migration { version: 3, name: "listeners and parts", sql: THIRD },
 ];
 
 const FIRST: &str = r#"
@@ -219,5 +219,30 @@ CREATE TABLE latchwork_work_listener (
     name TEXT PRIMARY KEY,
     position INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
+);
+
+-- Parts of results, a narrow row each; what they carry stands apart. seq is -1 where a part has none.
+CREATE TABLE latchwork_work_part (
+    item_id TEXT NOT NULL,
+    part_key TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    checksum TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    errors TEXT,
+    agent TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    submitted_at INTEGER NOT NULL,
+    PRIMARY KEY (item_id, part_key, seq)
+);
+
+CREATE TABLE latchwork_work_part_body (
+    item_id TEXT NOT NULL,
+    part_key TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    payload TEXT NOT NULL,
+    evidence TEXT,
+    notes TEXT,
+    PRIMARY KEY (item_id, part_key, seq)
 );
 "#;

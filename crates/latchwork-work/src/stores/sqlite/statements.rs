@@ -207,6 +207,19 @@ pub(super) const STATEMENTS: Statements = Statements {
         ids!(1)
     ),
 
+    parts: "SELECT part_key, seq, status, checksum, bytes, errors, agent, fence, submitted_at \
+        FROM latchwork_work_part WHERE item_id = $1 ORDER BY part_key, seq",
+    part_bodies: "SELECT part_key, seq, payload, evidence, notes FROM latchwork_work_part_body \
+        WHERE item_id = $1",
+    put_part: "INSERT INTO latchwork_work_part (item_id, part_key, seq, status, checksum, bytes, \
+        errors, agent, fence, submitted_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+        ON CONFLICT (item_id, part_key, seq) DO UPDATE SET status = excluded.status, \
+        checksum = excluded.checksum, bytes = excluded.bytes, errors = excluded.errors, \
+        agent = excluded.agent, fence = excluded.fence, submitted_at = excluded.submitted_at",
+    put_part_body: "INSERT INTO latchwork_work_part_body (item_id, part_key, seq, payload, evidence, \
+        notes) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (item_id, part_key, seq) DO UPDATE \
+        SET payload = excluded.payload, evidence = excluded.evidence, notes = excluded.notes",
+
     insert_ready: ready_of!(concat!("i.id IN ", ids!(1))),
     insert_ready_of_order: ready_of!("i.order_id = $1"),
     remove_ready: concat!("DELETE FROM latchwork_work_ready WHERE item_id IN ", ids!(1)),
@@ -438,6 +451,18 @@ pub(super) const STATEMENTS: Statements = Statements {
     put_type: "INSERT INTO latchwork_work_type (name, version, schemas, settings) \
         VALUES ($1, $2, $3, $4) ON CONFLICT (name, version) DO NOTHING",
     delete_orders: &[
+        concat!(
+            "DELETE FROM latchwork_work_part_body WHERE item_id IN (SELECT id \
+             FROM latchwork_work_item WHERE order_id IN ",
+            ids!(1),
+            ")"
+        ),
+        concat!(
+            "DELETE FROM latchwork_work_part WHERE item_id IN (SELECT id FROM latchwork_work_item \
+             WHERE order_id IN ",
+            ids!(1),
+            ")"
+        ),
         concat!(
             "DELETE FROM latchwork_work_input WHERE item_id IN (SELECT id FROM latchwork_work_item \
              WHERE order_id IN ",
