@@ -20,6 +20,8 @@
 
 mod actor;
 pub mod audit;
+mod canonical;
+mod diff;
 mod error;
 mod event;
 mod id;
@@ -44,6 +46,7 @@ mod tables;
 
 pub use actor::{Actor, ActorType, MAX_ACTOR_ID, Provenance};
 pub use audit::{EventHash, Seal};
+pub use diff::{Change, ChangeOp, Diff};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventType};
 pub use id::{EventId, ItemId, LeaseId, OrderId};
@@ -59,8 +62,9 @@ pub use manager::{
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{
-    Concurrency, DynamicOrderType, OrderType, OrderTypes, PlannedItem, RegisteredType, TypeError,
-    TypeSettings, Violation,
+    ApplySettings, ApplyStep, AutoApprove, Concurrency, ContentOf, DeadlinePolicy,
+    DynamicOrderType, OrderContent, OrderType, OrderTypes, PlannedItem, RegisteredType,
+    ReviewDeadline, ReviewSettings, ReviewedItem, TypeError, TypeSettings, Violation,
 };
 pub use retry::RetryPolicy;
 pub use settle::{FailurePolicy, ItemCounts, next_order_state};
