@@ -56,8 +56,8 @@ mod tests {
 
     #[test]
     fn w17_the_same_value_gives_the_same_text() {
-        let one: Value = serde_json::from_str(r#"{"b": [1, {"z": null, "a": "é\n"}], "a": 1.5}"#)
-            .expect("JSON");
+        let one: Value =
+            serde_json::from_str(r#"{"b": [1, {"z": null, "a": "é\n"}], "a": 1.5}"#).expect("JSON");
         assert_eq!(canonical(&one), r#"{"a":1.5,"b":[1,{"a":"é\n","z":null}]}"#);
         assert_eq!(canonical(&json!([])), "[]");
         assert_eq!(

@@ -111,19 +111,16 @@ fn shown(value: &Value) -> String {
 }
 
 fn compare(before: &Value, after: &Value, path: &mut String, changes: &mut Vec<Change>) {
-    let mut change = |op, path: &str, value: Option<&Value>| {
-        changes.push(Change { op, path: path.to_owned(), value: value.cloned() });
-    };
     match (before, after) {
         (Value::Object(old), Value::Object(new)) => {
             for name in old.keys().filter(|name| !new.contains_key(*name)) {
-                within(path, name, |path| change(ChangeOp::Remove, path, None));
+                within(path, name, |path| changes.push(change(ChangeOp::Remove, path, None)));
             }
             for (name, value) in new {
-                match old.get(name) {
-                    None => within(path, name, |path| change(ChangeOp::Add, path, Some(value))),
-                    Some(old) => within(path, name, |path| compare(old, value, path, changes)),
-                }
+                within(path, name, |path| match old.get(name) {
+                    None => changes.push(change(ChangeOp::Add, path, Some(value))),
+                    Some(old) => compare(old, value, path, changes),
+                });
             }
         }
         (Value::Array(old), Value::Array(new)) => {
@@ -132,20 +129,22 @@ fn compare(before: &Value, after: &Value, path: &mut String, changes: &mut Vec<C
             }
             // From the end, so that no removal moves what another one names.
             for n in (new.len()..old.len()).rev() {
-                within(path, &n.to_string(), |path| {
-                    changes.push(Change { op: ChangeOp::Remove, path: path.clone(), value: None });
-                });
+                let remove = |path: &mut String| changes.push(change(ChangeOp::Remove, path, None));
+                within(path, &n.to_string(), remove);
             }
             for (n, value) in new.iter().enumerate().skip(old.len()) {
-                within(path, &n.to_string(), |path| {
-                    let (path, value) = (path.clone(), Some(value.clone()));
-                    changes.push(Change { op: ChangeOp::Add, path, value });
-                });
+                let add =
+                    |path: &mut String| changes.push(change(ChangeOp::Add, path, Some(value)));
+                within(path, &n.to_string(), add);
             }
         }
         (old, new) if old == new => {}
-        (_, new) => change(ChangeOp::Replace, path, Some(new)),
+        (_, new) => changes.push(change(ChangeOp::Replace, path, Some(new))),
     }
+}
+
+fn change(op: ChangeOp, path: &str, value: Option<&Value>) -> Change {
+    Change { op, path: path.to_owned(), value: value.cloned() }
 }
 
 fn within(path: &mut String, name: &str, run: impl FnOnce(&mut String)) {
@@ -224,8 +223,12 @@ mod tests {
             json!({"title": "a", "tags": ["x", "y"], "old": 1}),
             json!({"title": "b", "tags": ["x"], "new": null}),
         );
-        let expected =
-            ["/old: removed 1", "/new: added null", "/tags/1: removed \"y\"", "/title: \"a\" → \"b\""];
+        let expected = [
+            "/old: removed 1",
+            "/new: added null",
+            "/tags/1: removed \"y\"",
+            "/title: \"a\" → \"b\"",
+        ];
         let mut lines = diff.readable();
         lines.sort();
         let mut expected = expected.map(str::to_owned).to_vec();

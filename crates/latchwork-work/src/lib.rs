@@ -54,11 +54,13 @@ pub use item::Item;
 pub use lease::{Heartbeat, Lease, LeaseInfo};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use manager::{
-    Agent, Answer, Blocker, BlockerCode, BlockerGroup, CheckedOut, Checkout, EventNote, Failure,
-    HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
-    LeasePage, ListedItem, ListedLease, ListedOrder, Maintenance, MaintenanceReport,
-    MaintenanceSettings, Notice, OrderDetails, OrderExplanation, OrderPage, Sealed, StateCount,
-    Submission, Submitted, Timeline, Verification, WorkClient, WorkManager, WorkManagerBuilder,
+    Agent, Answer, ApplyLease, ApplyWorker, Approval, ApprovalInfo, Approved, Blocker, BlockerCode,
+    BlockerGroup, CheckedOut, Checkout, EventNote, Failure, HeldBack, INCLUDED_EVENTS,
+    INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult, LeasePage, ListedItem,
+    ListedLease, ListedOrder, Maintenance, MaintenanceReport, MaintenanceSettings, Notice,
+    OrderDetails, OrderExplanation, OrderPage, Preview, Rejection, ResultEdit, ReviewError,
+    ReviewStatus, Sealed, StateCount, Submission, Submitted, Timeline, Verification, WorkClient,
+    WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{

@@ -116,14 +116,14 @@ pub trait OrderType: Send + Sync + 'static {
         async { Ok(None) }
     }
 
-    /// Whether a rule of the type's own approves the order without a reviewer: the rule's name and
-    /// version, which the approval records. None unless written.
+    /// Whether a rule of the type's own approves the order without a reviewer. Asked only where
+    /// [`ReviewSettings::auto_approve`] gives the rule a version, and has no schema that accepts.
     fn auto_approve(
         &self,
         order: &ContentOf<Self>,
-    ) -> impl Future<Output = Result<Option<String>, TypeError>> + Send {
+    ) -> impl Future<Output = Result<bool, TypeError>> + Send {
         let _ = order;
-        async { Ok(None) }
+        async { Ok(false) }
     }
 
     /// Runs before apply, in each of its runs. An error fails the order before anything was changed.
@@ -298,6 +298,14 @@ impl TypeError {
     }
 }
 
+impl TypeError {
+    /// What the registry said of a hook.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn from_error(error: crate::Error) -> Self {
+        TypeError::Failed(Box::new(error))
+    }
+}
+
 impl From<Box<dyn std::error::Error + Send + Sync>> for TypeError {
     fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         TypeError::Failed(error)
@@ -319,7 +327,7 @@ pub(crate) trait DynOrderType: Send + Sync {
     fn validate_submission<'a>(&'a self, input: &'a Value, result: &'a Value) -> Hook<'a, ()>;
     fn can_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, ()>;
     fn preview<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<Diff>>;
-    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<String>>;
+    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, bool>;
     fn before_apply<'a>(&'a self, order: &'a OrderContent, step: &'a ApplyStep) -> Hook<'a, ()>;
     fn apply<'a>(&'a self, order: &'a OrderContent, step: &'a mut ApplyStep) -> Hook<'a, Diff>;
     fn after_apply<'a>(

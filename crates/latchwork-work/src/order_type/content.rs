@@ -74,15 +74,14 @@ impl OrderContent {
 
     /// The results as JSON, each with its item: what a digest covers where a type has no preview.
     pub(crate) fn results(&self) -> Value {
-        let one = |item: &ReviewedItem| {
-            serde_json::json!({"item_id": item.id, "version": item.result_version, "result": item.result})
-        };
+        let one = |item: &ReviewedItem| serde_json::json!({"item_id": item.id, "version": item.result_version, "result": item.result});
         self.items.iter().map(one).collect()
     }
 
     /// The document that an auto-approve rule judges.
     pub(crate) fn judged(&self) -> Value {
-        let one = |item: &ReviewedItem| serde_json::json!({"input": item.input, "result": item.result});
+        let one =
+            |item: &ReviewedItem| serde_json::json!({"input": item.input, "result": item.result});
         serde_json::json!({
             "payload": self.payload,
             "results": self.items.iter().map(one).collect::<Vec<_>>(),

@@ -4,15 +4,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use super::{
-    ApplyStep, DynOrderType, Hook, OrderContent, PlannedItem, TypeError, TypeSettings,
-};
+use super::{ApplyStep, DynOrderType, Hook, OrderContent, PlannedItem, TypeError, TypeSettings};
 use crate::Diff;
 
 type Plan = dyn Fn(&Value) -> Result<Vec<PlannedItem<Value>>, TypeError> + Send + Sync;
 type Validate = dyn Fn(&Value, &Value) -> Result<(), TypeError> + Send + Sync;
 type Ready = dyn Fn(&OrderContent) -> Result<(), TypeError> + Send + Sync;
-type Rule = dyn Fn(&OrderContent) -> Result<Option<String>, TypeError> + Send + Sync;
+type Rule = dyn Fn(&OrderContent) -> Result<bool, TypeError> + Send + Sync;
 type Preview = dyn for<'a> Fn(&'a OrderContent) -> Hook<'a, Option<Diff>> + Send + Sync;
 type Before = dyn for<'a> Fn(&'a OrderContent, &'a ApplyStep) -> Hook<'a, ()> + Send + Sync;
 type Apply = dyn for<'a> Fn(&'a OrderContent, &'a mut ApplyStep) -> Hook<'a, Diff> + Send + Sync;
@@ -55,7 +53,7 @@ impl DynamicOrderType {
             plan: Box::new(|payload| Ok(vec![PlannedItem::new(payload.clone())])),
             validate: Box::new(|_, _| Ok(())),
             ready: Box::new(|_| Ok(())),
-            rule: Box::new(|_| Ok(None)),
+            rule: Box::new(|_| Ok(false)),
             preview: Box::new(|_| Box::pin(async { Ok(None) })),
             before: Box::new(|_, _| Box::pin(async { Ok(()) })),
             apply: Box::new(|_, _| Box::pin(async { Ok(Diff::empty()) })),
@@ -121,10 +119,11 @@ impl DynamicOrderType {
         self
     }
 
-    /// Whether a rule approves an order without a reviewer: its name and version.
+    /// Whether a rule approves an order without a reviewer; its version is in
+    /// [`ReviewSettings::auto_approve`](super::ReviewSettings::auto_approve).
     pub fn auto_approve(
         mut self,
-        rule: impl Fn(&OrderContent) -> Result<Option<String>, TypeError> + Send + Sync + 'static,
+        rule: impl Fn(&OrderContent) -> Result<bool, TypeError> + Send + Sync + 'static,
     ) -> Self {
         self.rule = Box::new(rule);
         self
@@ -157,7 +156,10 @@ impl DynamicOrderType {
     /// What makes the changes of an approved order, and tells them.
     pub fn apply(
         mut self,
-        apply: impl for<'a> Fn(&'a OrderContent, &'a mut ApplyStep) -> BoxFuture<'a, Result<Diff, TypeError>>
+        apply: impl for<'a> Fn(
+            &'a OrderContent,
+            &'a mut ApplyStep,
+        ) -> BoxFuture<'a, Result<Diff, TypeError>>
         + Send
         + Sync
         + 'static,
@@ -169,7 +171,11 @@ impl DynamicOrderType {
     /// What runs after apply was recorded.
     pub fn after_apply(
         mut self,
-        after: impl for<'a> Fn(&'a OrderContent, &'a Diff, &'a ApplyStep) -> BoxFuture<'a, Result<(), TypeError>>
+        after: impl for<'a> Fn(
+            &'a OrderContent,
+            &'a Diff,
+            &'a ApplyStep,
+        ) -> BoxFuture<'a, Result<(), TypeError>>
         + Send
         + Sync
         + 'static,
@@ -210,7 +216,7 @@ impl DynOrderType for DynamicOrderType {
     fn preview<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<Diff>> {
         (self.preview)(order)
     }
-    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<String>> {
+    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, bool> {
         async move { (self.rule)(order) }.boxed()
     }
     fn before_apply<'a>(&'a self, order: &'a OrderContent, step: &'a ApplyStep) -> Hook<'a, ()> {

@@ -97,8 +97,8 @@ impl OrderTypes {
             Schema::new(document)
                 .map_err(|reason| wrong(format!("the {what} schema of {name:?} is none: {reason}")))
         };
-        let rule = settings.review.auto_approve.as_ref();
-        let rule = rule.map(|rule| schema("auto_approve", rule.schema.clone())).transpose()?;
+        let rule = settings.review.auto_approve.as_ref().and_then(|rule| rule.schema.clone());
+        let rule = rule.map(|rule| schema("auto_approve", rule)).transpose()?;
         let inner = Inner {
             version: order_type.version(),
             settings,
@@ -243,18 +243,22 @@ impl RegisteredType {
         Ok(preview)
     }
 
-    /// The rule that approves an order without a reviewer, with its version.
+    /// The version of the rule that approves an order without a reviewer, if one does.
     ///
     /// # Errors
     /// [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
     pub async fn auto_approve(&self, order: &OrderContent) -> Result<Option<String>> {
-        if let (Some(schema), Some(rule)) = (&self.0.rule, &self.settings().review.auto_approve)
-            && schema.check(&order.judged()).is_ok()
-        {
-            return Ok(Some(format!("schema {}", rule.version)));
-        }
-        let judged = self.0.order_type.auto_approve(order).await;
-        judged.map_err(|error| self.failed("auto_approve", error.into()))
+        let Some(rule) = &self.settings().review.auto_approve else { return Ok(None) };
+        let accepted = match &self.0.rule {
+            Some(schema) => schema.check(&order.judged()).is_ok(),
+            None => false,
+        };
+        let judged = match accepted {
+            true => Ok(true),
+            false => self.0.order_type.auto_approve(order).await,
+        };
+        let judged = judged.map_err(|error| self.failed("auto_approve", error.into()))?;
+        Ok(judged.then(|| rule.version.clone()))
     }
 
     pub(crate) async fn before_apply(

@@ -25,7 +25,7 @@ pub struct ReviewSettings {
     pub exact_preview: bool,
     /// When a review should be over, and what happens otherwise; counted from `submitted`.
     pub deadline: Option<ReviewDeadline>,
-    /// Approves by itself what a JSON Schema accepts.
+    /// Approves by itself what a JSON Schema accepts, or the type's own code.
     pub auto_approve: Option<AutoApprove>,
     /// The largest preview or diff, in bytes of JSON.
     pub max_diff_bytes: usize,
@@ -71,14 +71,16 @@ pub enum DeadlinePolicy {
     Escalate(String),
 }
 
-/// A rule that approves by itself what a JSON Schema accepts.
+/// A rule that approves by itself what a JSON Schema accepts, or
+/// [`auto_approve`](super::OrderType::auto_approve) of the type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AutoApprove {
-    /// The rule's version, which the approval records. Change it with the schema.
+    /// The rule's version, which the approval records. Change it with the schema or the code.
     pub version: String,
     /// A JSON Schema of `{"payload": …, "results": [{"input": …, "result": …}]}`.
-    pub schema: Value,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Value>,
 }
 
 /// How orders of a type are applied (W7).

@@ -52,7 +52,7 @@ impl<T: OrderType> DynOrderType for Typed<T> {
     fn preview<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<Diff>> {
         async move { self.0.preview(&content::<T>(order)?).await }.boxed()
     }
-    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<String>> {
+    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, bool> {
         async move { self.0.auto_approve(&content::<T>(order)?).await }.boxed()
     }
     fn before_apply<'a>(&'a self, order: &'a OrderContent, step: &'a ApplyStep) -> Hook<'a, ()> {
