@@ -367,7 +367,7 @@ async fn waits_for_apply(session: &mut Session<'_>, order: &Order) -> Result<Blo
     let (state, now) = (session.review_state(order.id).await?, session.now());
     let what = match order.state {
         OrderState::Approved => "approved and waits to be applied",
-        _ => "applied and waits for what follows",
+        _ => "applied and waits for its items to end",
     };
     let by_hand = match order.state {
         OrderState::Approved => state.approved_version.is_none(),
@@ -375,10 +375,7 @@ async fn waits_for_apply(session: &mut Session<'_>, order: &Order) -> Result<Blo
     };
     let held = state.worker.zip(state.until);
     let message = match held {
-        _ if by_hand => format!(
-            "the order was moved by hand and not reviewed; no worker takes it ({})",
-            order.state
-        ),
+        _ if by_hand => format!("the order is {what}: it was moved by hand, so no worker takes it"),
         Some((worker, until)) if until > now => {
             format!(
                 "the order is {what}: the worker {worker} has it until {}, attempt {}",

@@ -7,7 +7,7 @@ use super::{WorkClient, read, transact};
 use crate::store::{ItemEdit, Note, OrderEdit, Session};
 use crate::{
     Error, ErrorKind, EventType, Item, ItemState, Order, OrderId, OrderState, Proposal, Proposed,
-    Result,
+    Result, next_order_state,
 };
 
 /// Whether an order failed after its approval.
@@ -109,7 +109,10 @@ impl WorkClient {
                 if edit.order().state == OrderState::Failed {
                     let note = self.note().event(EventType::Retried);
                     edit.step(self.manager.tables(), OrderState::Queued, note, now)?;
-                    if applying {
+                    let counts = session.item_counts(edit.order().id).await?;
+                    let all_in = next_order_state(OrderState::InProgress, &counts, edit.order().settings.failure)
+                        == Some(OrderState::Submitted);
+                    if applying && (all_in || counts.get(ItemState::Accepted) > 0) {
                         self.apply_again(session, &mut edit).await?;
                     }
                 } else {

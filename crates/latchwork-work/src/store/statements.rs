@@ -217,7 +217,8 @@ pub(crate) struct Statements {
     pub(crate) keep_apply: &'static str,
     /// Ends the lease of an order (1): tries (2), not before (3).
     pub(crate) end_apply: &'static str,
-    /// Ends the lease of an order (1) at a time (2), without forgetting who had it.
+    /// Ends the lease of an order (1) at a time (2), without forgetting who had it. The fence rises, so
+    /// that the worker cannot extend it.
     pub(crate) expire_apply: &'static str,
     /// order (1), version (2), fence (3), worker (4), diff (5), time (6).
     pub(crate) insert_applied: &'static str,

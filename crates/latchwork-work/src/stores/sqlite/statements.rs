@@ -470,7 +470,8 @@ pub(super) const STATEMENTS: Statements = Statements {
     end_apply: "UPDATE latchwork_work_order SET apply_worker = NULL, apply_until = NULL, \
         apply_tries = $2, apply_after = $3 WHERE id = $1",
     expire_apply: "UPDATE latchwork_work_order SET apply_until = CASE WHEN apply_worker IS NULL \
-        THEN NULL ELSE $2 END, apply_after = 0 WHERE id = $1",
+        THEN NULL ELSE $2 END, apply_after = 0, \
+        apply_fence = apply_fence + 1 WHERE id = $1",
     insert_applied: "INSERT INTO latchwork_work_applied (order_id, version, fence, worker, diff, \
         created_at) VALUES ($1, $2, $3, $4, $5, $6)",
     applied: "SELECT version, fence, worker, diff, created_at FROM latchwork_work_applied \
