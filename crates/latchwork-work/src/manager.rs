@@ -1,5 +1,6 @@
 //! The front door of the work layer.
 
+mod apply;
 mod blockers;
 mod builder;
 mod checkout;
@@ -15,6 +16,7 @@ mod operator;
 mod parts;
 mod propose;
 mod query;
+mod review;
 mod seal;
 mod submit;
 mod transition;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use crate::store::Store;
 use crate::{Actor, OrderTypes, TransitionTables};
 
+pub use apply::{ApplyLease, ApplyWorker};
 pub use blockers::{Blocker, BlockerCode, BlockerGroup, ItemExplanation, OrderExplanation};
 pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
@@ -40,6 +43,9 @@ pub use propose::Notice;
 pub use query::{
     INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,
     OrderPage,
+};
+pub use review::{
+    Approval, ApprovalInfo, Approved, Preview, Rejection, ResultEdit, ReviewError, ReviewStatus,
 };
 pub use seal::{Sealed, Verification};
 pub use submit::{Submission, Submitted};

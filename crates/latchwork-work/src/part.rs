@@ -184,10 +184,6 @@ impl Default for PartSettings {
 }
 
 impl PartSettings {
-    pub(crate) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Whether a part of this key may be handed in.
     pub(crate) fn takes(&self, key: &str) -> bool {
         self.schemas.is_empty()

@@ -25,6 +25,8 @@ mod w03_limits;
 mod w04_leases;
 mod w05_failures;
 mod w06_validation;
+mod w07_apply;
+mod w08_rework;
 mod w09_idempotency;
 mod w10_audit;
 mod w11_maintenance;
@@ -33,6 +35,7 @@ mod w13_items;
 mod w13_listings;
 mod w14_listeners;
 mod w15_bad_input;
+mod w17_review;
 mod w20_unique;
 
 pub use backend::{Suite, TestBackend, missing, suite};

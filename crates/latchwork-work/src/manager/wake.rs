@@ -22,6 +22,9 @@ use crate::store::Store;
 /// How long a waiter sleeps without a notice.
 pub(super) const FALLBACK: Duration = Duration::from_millis(1_500);
 
+/// Marks what apply workers wait for; no order type has such a name.
+pub(super) const APPLY: &str = "apply:";
+
 /// What a group of waiters wants: its types (all of them when empty), and everything else as text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wishes {
@@ -50,7 +53,7 @@ impl Wake {
 
     /// Something of these types can be leased: tells the waiters here and in other processes.
     pub(super) fn notify(&self, types: Vec<String>) {
-        self.waiters.wake_groups(|wanted| types.iter().any(|name| wanted.contains(name)));
+        self.waiters.wake_groups(&types);
         self.remote.notify(|notice| notice.types.extend(types));
     }
 
@@ -93,19 +96,22 @@ impl Waiters {
     /// Wakes whoever a notice of another process concerns.
     pub(crate) fn wake(&self, notice: &Notice) {
         if notice.anything {
-            self.wake_groups(|_| true);
+            self.wake_groups(&[]);
         } else if !notice.types.is_empty() {
-            self.wake_groups(|wanted| wanted.iter().any(|name| notice.types.contains(name)));
+            self.wake_groups(&notice.types.iter().cloned().collect::<Vec<_>>());
         }
         if notice.anything || notice.sealed {
             self.wake_listeners();
         }
     }
 
-    /// Wakes the first waiter of each group that wants any type, or types of which this is true.
-    fn wake_groups(&self, concerns: impl Fn(&[String]) -> bool) {
+    /// Wakes the first waiter of each group that wants one of these types; of all groups where no
+    /// type is named.
+    fn wake_groups(&self, types: &[String]) {
         for (wishes, group) in self.groups.lock().iter() {
-            let wanted = wishes.types.is_empty() || concerns(&wishes.types);
+            let wanted = types.is_empty()
+                || wishes.types.is_empty() && !types.iter().all(|name| name.starts_with(APPLY))
+                || wishes.types.iter().any(|wanted| types.contains(wanted));
             if let (true, Some(group)) = (wanted, group.upgrade()) {
                 group.notify_one();
             }

@@ -8,8 +8,11 @@ use serde_json::Value;
 
 use super::schema::Schema;
 use super::typed::Typed;
-use super::{DynOrderType, DynamicOrderType, OrderType, PlannedItem, TypeError, TypeSettings};
-use crate::{Error, ErrorKind, Result};
+use super::{
+    ApplyStep, DynOrderType, DynamicOrderType, OrderContent, OrderType, PlannedItem, TypeError,
+    TypeSettings,
+};
+use crate::{Diff, Error, ErrorKind, Result};
 
 /// The longest name of a type, in bytes.
 const MAX_NAME: usize = 120;
@@ -35,6 +38,7 @@ struct Inner {
     input: Schema,
     result: Schema,
     parts: BTreeMap<String, Schema>,
+    rule: Option<Schema>,
     order_type: Box<dyn DynOrderType>,
 }
 
@@ -98,6 +102,8 @@ impl OrderTypes {
         for (key, document) in &settings.parts.schemas {
             parts.insert(key.clone(), schema(&format!("part {key:?}"), document.clone())?);
         }
+        let rule = settings.review.auto_approve.as_ref().and_then(|rule| rule.schema.clone());
+        let rule = rule.map(|rule| schema("auto_approve", rule)).transpose()?;
         let inner = Inner {
             parts,
             version: order_type.version(),
@@ -105,6 +111,7 @@ impl OrderTypes {
             payload: schema("payload", order_type.payload_schema())?,
             input: schema("input", order_type.input_schema())?,
             result: schema("result", order_type.result_schema())?,
+            rule,
             name: name.clone(),
             order_type,
         };
@@ -124,6 +131,8 @@ fn check(name: &str, settings: &TypeSettings) -> Result<()> {
         "max_leases is zero: an item could never be leased"
     } else if settings.parts.required.len() > settings.parts.max_parts as usize {
         "parts.required names more parts than parts.max_parts allows"
+    } else if let Some(problem) = super::review::problem(&settings.review, &settings.apply) {
+        problem
     } else {
         return Ok(());
     };
@@ -245,6 +254,76 @@ impl RegisteredType {
             }
             Err(error) => Err(self.refuse("part", error)),
         }
+    }
+
+    /// Whether an order may be approved, by the type's own rule.
+    ///
+    /// # Errors
+    /// [`NotReady`](ErrorKind::NotReady) with everything that is missing,
+    /// [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn can_approve(&self, order: &OrderContent) -> Result<()> {
+        self.0.order_type.can_approve(order).await.map_err(|error| match error {
+            TypeError::Invalid { violations } => ErrorKind::NotReady { violations }.into(),
+            TypeError::Failed(source) => self.failed("judging readiness", source),
+        })
+    }
+
+    /// What apply would change; none where the type has no preview.
+    ///
+    /// # Errors
+    /// [`TooLarge`](ErrorKind::TooLarge), [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn preview(&self, order: &OrderContent) -> Result<Option<Diff>> {
+        let made = self.0.order_type.preview(order).await;
+        let preview = made.map_err(|error| self.failed("previewing", error.into()))?;
+        if let Some(preview) = &preview {
+            let value = serde_json::to_value(preview)
+                .map_err(|error| self.failed("previewing", error.into()))?;
+            limit("preview", &value, self.settings().review.max_diff_bytes)?;
+        }
+        Ok(preview)
+    }
+
+    /// The version of the rule that approves an order without a reviewer, if one does.
+    ///
+    /// # Errors
+    /// [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn auto_approve(&self, order: &OrderContent) -> Result<Option<String>> {
+        let Some(rule) = &self.settings().review.auto_approve else { return Ok(None) };
+        let accepted = match &self.0.rule {
+            Some(schema) => schema.check(&order.judged()).is_ok(),
+            None => false,
+        };
+        let judged = match accepted {
+            true => Ok(true),
+            false => self.0.order_type.auto_approve(order).await,
+        };
+        let judged = judged.map_err(|error| self.failed("auto_approve", error.into()))?;
+        Ok(judged.then(|| rule.version.clone()))
+    }
+
+    pub(crate) async fn before_apply(
+        &self,
+        order: &OrderContent,
+        step: &ApplyStep,
+    ) -> Result<(), TypeError> {
+        self.0.order_type.before_apply(order, step).await
+    }
+
+    pub(crate) async fn apply(
+        &self,
+        order: &OrderContent,
+        step: &mut ApplyStep,
+    ) -> Result<Diff, TypeError> {
+        self.0.order_type.apply(order, step).await
+    }
+
+    pub(crate) async fn after_apply(
+        &self,
+        order: &OrderContent,
+        diff: &Diff,
+        step: &ApplyStep,
+    ) -> Result<(), TypeError> {
+        self.0.order_type.after_apply(order, diff, step).await
     }
 
     fn refuse(&self, what: &'static str, error: TypeError) -> Error {
