@@ -1,6 +1,6 @@
 //! F2 Gates: deny stops, skip completes, a later denial wins; an action's gate skips that action.
 
-use latchwork_flow::{Action, BoxError, Gate, GateContext, GateResult, Status, Verdict};
+use latchwork_flow::{Action, BoxError, Gate, GateContext, GateResult, GateVerdict, Status};
 use serde_json::json;
 
 use super::Fixture;
@@ -50,7 +50,7 @@ async fn f02_a_later_denial_wins_over_a_skip(f: Fixture) {
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
     let verdicts: Vec<_> = done.gate_evaluations().iter().map(|gate| gate.verdict).collect();
-    assert_eq!(verdicts, [Verdict::SkipIdempotent, Verdict::Allow, Verdict::Deny]);
+    assert_eq!(verdicts, [GateVerdict::SkipIdempotent, GateVerdict::Allow, GateVerdict::Deny]);
 }
 
 async fn f02_gates_are_asked_in_order_until_one_denies(f: Fixture) {
@@ -84,9 +84,10 @@ impl Gate<Order> for Slow {
 }
 
 async fn f02_an_actions_gate_skips_that_action_only(f: Fixture) {
-    for (said, verdict) in
-        [(GateResult::deny("no"), Verdict::Deny), (GateResult::skip("no"), Verdict::SkipIdempotent)]
-    {
+    for (said, verdict) in [
+        (GateResult::deny("no"), GateVerdict::Deny),
+        (GateResult::skip("no"), GateVerdict::SkipIdempotent),
+    ] {
         let fixture = MachineFixture::new(&f).await;
         let machine = fixture
             .stored()

@@ -1,7 +1,7 @@
 //! F12 What would happen, without lock or action.
 
 use latchwork_flow::{
-    Action as _, BoxError, Configuration, Gate, GateContext, GateResult, MergeDelta, Verdict,
+    Action as _, BoxError, Configuration, Gate, GateContext, GateResult, GateVerdict, MergeDelta,
 };
 
 use super::Fixture;
@@ -62,7 +62,7 @@ async fn f12_a_dry_run_says_which_gates_refuse_and_why(f: Fixture) {
     let actions: Vec<_> = forecast.actions.iter().map(|a| (&*a.action, a.would_run)).collect();
     assert_eq!(actions, [("a", true), ("b", false)]);
     assert_eq!(forecast.gates[3].action.as_deref(), Some("b"));
-    assert_eq!(forecast.gates[3].verdict, Some(Verdict::SkipIdempotent));
+    assert_eq!(forecast.gates[3].verdict, Some(GateVerdict::SkipIdempotent));
     assert!(fixture.ran().is_empty() && fixture.events().is_empty() && !fixture.is_locked().await);
 }
 

@@ -263,7 +263,7 @@ async fn ends(
     at: Status,
 ) {
     crate::lock::eventually("the runner goes on with it", async || {
-        runner.look();
+        runner.wake();
         fixture.f.pass(fixture.f.unit() / 20).await;
         fixture.store.show(id).await.expect("stored").status == at
     })
