@@ -58,9 +58,9 @@ pub use manager::{
     BlockerGroup, CheckedOut, Checkout, EventNote, Failure, HeldBack, INCLUDED_EVENTS,
     INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult, LeasePage, ListedItem,
     ListedLease, ListedOrder, Maintenance, MaintenanceReport, MaintenanceSettings, Notice,
-    OrderDetails, OrderExplanation, OrderPage, Preview, Rejection, ResultEdit, ReviewError,
-    ReviewStatus, Sealed, StateCount, Submission, Submitted, Timeline, Verification, WorkClient,
-    WorkManager, WorkManagerBuilder,
+    OrderDetails, OrderExplanation, OrderPage, Preview, Receipt, ReceiptEvent, Rejection,
+    ResultEdit, ReviewError, ReviewStatus, Sealed, StateCount, Submission, Submitted, Timeline,
+    Verification, WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{

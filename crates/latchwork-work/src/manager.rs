@@ -14,6 +14,7 @@ mod maintenance;
 mod operator;
 mod propose;
 mod query;
+mod receipt;
 mod review;
 mod seal;
 mod submit;
@@ -38,6 +39,7 @@ pub use query::{
     INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,
     OrderPage,
 };
+pub use receipt::{Receipt, ReceiptEvent};
 pub use review::{
     Approval, ApprovalInfo, Approved, Preview, Rejection, ResultEdit, ReviewError, ReviewStatus,
 };

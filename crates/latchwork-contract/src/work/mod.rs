@@ -34,6 +34,7 @@ mod w13_items;
 mod w13_listings;
 mod w15_bad_input;
 mod w17_review;
+mod w18_receipt;
 mod w20_unique;
 
 pub use backend::{Suite, TestBackend, missing, suite};
