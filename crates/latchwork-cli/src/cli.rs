@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::commands::{completions, demo, flows, lock, locks};
-use crate::voice::has_colour;
+use crate::output::has_colour;
 
 /// Locks with fences, for shells and scripts.
 #[derive(Parser, Debug)]

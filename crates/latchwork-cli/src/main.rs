@@ -14,13 +14,13 @@
 
 mod cli;
 mod commands;
+mod duration;
 mod exit;
 mod key;
-mod place;
+mod lock_location;
+mod output;
 mod show;
-mod span;
 mod supervise;
-mod voice;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{ContentArrangement, Table};
 use latchwork::lock::{Clock as _, Holder, Inspection, SystemClock, Waiter};
 
-use crate::span;
+use crate::duration;
 
 /// One line a holder, or a waiter where nobody holds.
 pub(crate) fn table(keys: &[Inspection]) -> String {
@@ -22,7 +22,7 @@ pub(crate) fn table(keys: &[Inspection]) -> String {
                 holder.mode.to_string(),
                 named(holder.who(), holder.note.as_deref()),
                 ago(holder.since),
-                span::show(holder.expires_in),
+                duration::show(holder.expires_in),
                 holder.fence.to_string(),
                 waiters.clone(),
             ]);
@@ -32,7 +32,7 @@ pub(crate) fn table(keys: &[Inspection]) -> String {
 }
 
 /// All that is known of one key.
-pub(crate) fn story(found: &Inspection) -> String {
+pub(crate) fn transcript(found: &Inspection) -> String {
     if found.holders.is_empty() && found.waiters.is_empty() {
         return format!("{:?} is free\n", found.key);
     }
@@ -48,7 +48,7 @@ pub(crate) fn story(found: &Inspection) -> String {
                 &holder.mode.to_string(),
                 &holder.fence.to_string(),
                 &ago(holder.since),
-                &span::show(holder.expires_in),
+                &duration::show(holder.expires_in),
                 holder.note.as_deref().unwrap_or("-"),
             ]);
         }
@@ -76,7 +76,7 @@ fn queue(waiters: &[Waiter]) -> String {
             &waiter.process,
             &waiter.mode.to_string(),
             &ago(waiter.since),
-            &waiter.expected_wait.map_or("-".into(), |wait| format!("in {}", span::show(wait))),
+            &waiter.expected_wait.map_or("-".into(), |wait| format!("in {}", duration::show(wait))),
             waiter.note.as_deref().unwrap_or("-"),
         ]);
     }
@@ -100,7 +100,7 @@ fn ago(since: DateTime<Utc>) -> String {
 
 /// How long it is, by the wall clock; never negative, whatever that clock did.
 fn age(since: DateTime<Utc>) -> String {
-    span::show((SystemClock.wall() - since).to_std().unwrap_or_default())
+    duration::show((SystemClock.wall() - since).to_std().unwrap_or_default())
 }
 
 fn named(who: &str, note: Option<&str>) -> String {

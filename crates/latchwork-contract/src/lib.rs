@@ -3,12 +3,12 @@
 //! A provider's own test file is a factory and one call; every case becomes a named test:
 //!
 //! ```no_run
-//! use latchwork_contract::lock::{Bench, main, suite};
+//! use latchwork_contract::lock::{TestBackend, main, suite};
 //! use latchwork_lock::InMemoryLockProvider;
 //!
 //! main(vec![suite("memory", async || {
 //!     let provider = InMemoryLockProvider::new();
-//!     Bench::new(move || {
+//!     TestBackend::new(move || {
 //!         let client = provider.clone();
 //!         async move { Ok(client) }
 //!     })

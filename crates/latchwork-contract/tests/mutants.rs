@@ -7,7 +7,7 @@ mod mutant;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_contract::lock::{Bench, Fixture, cases};
+use latchwork_contract::lock::{Fixture, TestBackend, cases};
 use latchwork_lock::InMemoryLockProvider;
 use mutant::{Flaw, Mutant};
 
@@ -119,11 +119,11 @@ fn passes(flaw: Option<Flaw>, name: &str) -> bool {
     let ended = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             let memory = InMemoryLockProvider::new();
-            let bench = Bench::new(move || {
+            let backend = TestBackend::new(move || {
                 let client = Mutant { inner: memory.clone(), flaw };
                 async move { Ok(client) }
             });
-            let run = (case.run)(Fixture::new(case.name, bench).await);
+            let run = (case.run)(Fixture::new(case.name, backend).await);
             tokio::time::timeout(Duration::from_secs(30), run).await.expect("it ends");
         });
     }));

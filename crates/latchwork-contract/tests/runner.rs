@@ -3,7 +3,7 @@
 
 mod mutant;
 
-use latchwork_contract::lock::{Bench, missing, suite, trials};
+use latchwork_contract::lock::{TestBackend, missing, suite, trials};
 use latchwork_lock::{InMemoryLockProvider, NoOpLockProvider};
 use libtest_mimic::Arguments;
 use mutant::{Flaw, Mutant};
@@ -12,7 +12,7 @@ use mutant::{Flaw, Mutant};
 fn a_strangers_provider_is_held_to_what_it_declares() {
     let stranger = suite("stranger", async || {
         let provider = NoOpLockProvider::new();
-        Bench::new(move || {
+        TestBackend::new(move || {
             let client = provider.clone();
             async move { Ok(client) }
         })
@@ -35,7 +35,7 @@ fn every_undeclared_operation_is_refused() {
     // It could do all of it: the front door refuses by what is declared, not by trying.
     let silent = suite("silent", async || {
         let inner = InMemoryLockProvider::new();
-        Bench::new(move || {
+        TestBackend::new(move || {
             let client = Mutant { inner: inner.clone(), flaw: Some(Flaw::DeclaresNothing) };
             async move { Ok(client) }
         })

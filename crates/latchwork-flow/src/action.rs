@@ -12,7 +12,7 @@ use latchwork_lock::provider::Moment;
 use latchwork_lock::{Fence, Held};
 use serde_json::Value;
 
-use crate::heartbeat::Pulse;
+use crate::heartbeat::RunHeartbeat;
 use crate::{
     ActionPolicy, AnyGate, BoxError, Execution, Gate, Pause, State, TransitionContext, Woken,
 };
@@ -94,11 +94,11 @@ pub trait Action<S: State>: Send + Sync + 'static {
     }
 
     /// The same action behind a gate.
-    fn behind(self, gate: impl Gate<S>) -> Behind<S, Self>
+    fn behind(self, gate: impl Gate<S>) -> Gated<S, Self>
     where
         Self: Sized,
     {
-        Behind { gate: AnyGate::new(gate), action: self }
+        Gated { gate: AnyGate::new(gate), action: self }
     }
 }
 
@@ -110,7 +110,7 @@ pub struct ActionContext<S: State> {
     pub(crate) attempt: u32,
     /// When it is dropped.
     pub(crate) limit: Moment,
-    pub(crate) pulse: Option<Arc<Pulse>>,
+    pub(crate) heartbeat: Option<Arc<RunHeartbeat>>,
 }
 
 impl<S: State> ActionContext<S> {
@@ -159,7 +159,7 @@ impl<S: State> ActionContext<S> {
     /// another's, and nobody has called it off.
     pub fn is_held(&self) -> bool {
         self.lease.as_ref().is_none_or(|lease| lease.is_held())
-            && self.pulse.as_ref().is_none_or(|pulse| pulse.loss().is_none())
+            && self.heartbeat.as_ref().is_none_or(|heartbeat| heartbeat.loss().is_none())
     }
 
     /// How long the action may still take: until its time limit, or the end of a lock that nobody
@@ -183,8 +183,8 @@ impl<S: State> ActionContext<S> {
             }
         };
         let run = async {
-            match &self.pulse {
-                Some(pulse) => drop(pulse.lost().await),
+            match &self.heartbeat {
+                Some(heartbeat) => drop(heartbeat.lost().await),
                 None => std::future::pending().await,
             }
         };
@@ -205,7 +205,7 @@ impl<S: State> Clone for ActionContext<S> {
             lease: self.lease.clone(),
             attempt: self.attempt,
             limit: self.limit,
-            pulse: self.pulse.clone(),
+            heartbeat: self.heartbeat.clone(),
         }
     }
 }
@@ -414,12 +414,12 @@ where
 }
 
 /// An action behind a gate; made by [`Action::behind`].
-pub struct Behind<S: State, A> {
+pub struct Gated<S: State, A> {
     gate: AnyGate<S>,
     action: A,
 }
 
-impl<S: State, A: Action<S>> Action<S> for Behind<S, A> {
+impl<S: State, A: Action<S>> Action<S> for Gated<S, A> {
     fn name(&self) -> &str {
         self.action.name()
     }

@@ -10,7 +10,7 @@ use latchwork_lock::{Capability, Clock, Key, LockConfig, LockStrategy, Locks, Sy
 use crate::configuration::{DynConfigurationProvider, Script};
 use crate::context::MachineLabel;
 use crate::entity::{Entities, Load, Rebase, Save};
-use crate::heartbeat::Heart;
+use crate::heartbeat::Heartbeats;
 use crate::lock_key::EntityKeyFn;
 use crate::machine::{Locking, Machine};
 use crate::migrate::Migrate;
@@ -382,7 +382,7 @@ impl<S: State> StateMachineBuilder<S> {
             provider: self.provider,
             locking,
             entities,
-            heart: self.store.clone().map(|store| Heart::new(store, clock.clone())),
+            heartbeats: self.store.clone().map(|store| Heartbeats::new(store, clock.clone())),
             store: self.store,
             run_ttl,
             action_limit: self.action_limit,

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    Error, Execution, GateResult, State, Status, TransitionContext, TransitionId, Verdict,
+    Error, Execution, GateResult, GateVerdict, State, Status, TransitionContext, TransitionId,
 };
 
 /// One thing that happened, borrowed from where it did: nothing is allocated for it.
@@ -266,7 +266,7 @@ pub struct EventRecord {
     pub index: Option<usize>,
     /// What the gate said.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<GateVerdict>,
     /// How the transition went on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution: Option<Execution>,

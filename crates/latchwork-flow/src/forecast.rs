@@ -8,7 +8,7 @@ use latchwork_lock::{Capability, Holder, LockStrategy};
 use serde::Serialize;
 
 use crate::error::Chain;
-use crate::{AnyGate, GateContext, Result, State, StateMachine, Verdict};
+use crate::{AnyGate, GateContext, GateVerdict, Result, State, StateMachine};
 
 /// What a transition would meet. Gates are asked, nothing is locked, no action runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,7 +34,7 @@ pub struct GateForecast {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<Arc<str>>,
     /// What it says; none when it failed.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<GateVerdict>,
     /// Why, where it does not allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -58,14 +58,14 @@ impl Forecast {
 
     /// Whether there would be nothing left to do.
     pub fn is_done_already(&self) -> bool {
-        let skips = |gate: &GateForecast| gate.verdict == Some(Verdict::SkipIdempotent);
+        let skips = |gate: &GateForecast| gate.verdict == Some(GateVerdict::SkipIdempotent);
         self.is_allowed() && self.gates.iter().any(|gate| gate.action.is_none() && skips(gate))
     }
 
     /// The gates of the transition that would refuse it, or failed.
     pub fn blockers(&self) -> impl Iterator<Item = &GateForecast> {
         let blocks = |gate: &&GateForecast| {
-            gate.action.is_none() && matches!(gate.verdict, Some(Verdict::Deny) | None)
+            gate.action.is_none() && matches!(gate.verdict, Some(GateVerdict::Deny) | None)
         };
         self.gates.iter().filter(blocks)
     }
@@ -80,7 +80,9 @@ impl<S: State> StateMachine<S> {
     pub async fn can(&self, state: &S, delta: &S::Delta) -> Result<bool> {
         let script = self.inner().configured_for(state, delta).await?;
         for gate in &script.gates {
-            if let Some(Verdict::Deny) | None = look(gate, None, state, delta).await.verdict {
+            if let Some(GateVerdict::Deny) | None =
+                forecast_gate(gate, None, state, delta).await.verdict
+            {
                 return Ok(false);
             }
         }
@@ -96,14 +98,14 @@ impl<S: State> StateMachine<S> {
         let script = self.inner().configured_for(state, delta).await?;
         let mut gates = Vec::new();
         for gate in &script.gates {
-            gates.push(look(gate, None, state, delta).await);
+            gates.push(forecast_gate(gate, None, state, delta).await);
         }
         let mut actions = Vec::new();
         for action in &script.actions {
             let mut would_run = true;
             if let Some(gate) = &action.gate {
-                let said = look(gate, Some(&action.name), state, delta).await;
-                would_run = said.verdict == Some(Verdict::Allow);
+                let said = forecast_gate(gate, Some(&action.name), state, delta).await;
+                would_run = said.verdict == Some(GateVerdict::Allow);
                 gates.push(said);
             }
             actions.push(ActionForecast { action: action.name.clone(), would_run });
@@ -123,7 +125,7 @@ impl<S: State> StateMachine<S> {
     }
 }
 
-async fn look<S: State>(
+async fn forecast_gate<S: State>(
     gate: &AnyGate<S>,
     action: Option<&Arc<str>>,
     state: &S,

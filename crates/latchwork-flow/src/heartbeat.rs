@@ -24,7 +24,7 @@ use crate::store::{CancelRequest, ContextStore, GiveBack, Proof};
 use crate::{BoxError, Contexts, Error};
 
 /// The heartbeats of one machine.
-pub(crate) struct Heart {
+pub(crate) struct Heartbeats {
     contexts: Contexts,
     clock: Arc<dyn Clock>,
     thread: OnceLock<Arc<Shared>>,
@@ -38,14 +38,14 @@ struct Shared {
 }
 
 struct List {
-    runs: Vec<Weak<Pulse>>,
+    runs: Vec<Weak<RunHeartbeat>>,
     /// When the thread looks next; never while there is nothing to look at.
     next: Moment,
     closed: bool,
 }
 
 /// One run, as its worker and the thread see it.
-pub(crate) struct Pulse {
+pub(crate) struct RunHeartbeat {
     proof: Proof,
     ttl: Duration,
     clock: Arc<dyn Clock>,
@@ -60,12 +60,12 @@ pub(crate) struct Pulse {
 pub(crate) struct Calls(Arc<AtomicUsize>);
 
 /// A call that is under way.
-pub(crate) struct Call(Calls);
+pub(crate) struct ActiveCall(Calls);
 
 impl Calls {
-    pub(crate) fn begin(&self) -> Call {
+    pub(crate) fn begin(&self) -> ActiveCall {
         self.0.fetch_add(1, Ordering::AcqRel);
-        Call(self.clone())
+        ActiveCall(self.clone())
     }
 
     fn are_under_way(&self) -> bool {
@@ -73,7 +73,7 @@ impl Calls {
     }
 }
 
-impl Drop for Call {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -103,13 +103,13 @@ pub(crate) enum Loss {
     Blocked,
 }
 
-impl Heart {
+impl Heartbeats {
     pub(crate) fn new(contexts: Contexts, clock: Arc<dyn Clock>) -> Self {
-        Heart { contexts, clock, thread: OnceLock::new() }
+        Heartbeats { contexts, clock, thread: OnceLock::new() }
     }
 
-    /// Keeps a run-lease alive while a call is under way, until the pulse is dropped.
-    pub(crate) fn keep(&self, proof: Proof, ttl: Duration, calls: Calls) -> Arc<Pulse> {
+    /// Keeps a run-lease alive while a call is under way, until the returned handle is dropped.
+    pub(crate) fn keep(&self, proof: Proof, ttl: Duration, calls: Calls) -> Arc<RunHeartbeat> {
         let now = self.clock.now();
         let state = State {
             step: None,
@@ -121,17 +121,18 @@ impl Heart {
         };
         let (loss, _) = watch::channel(None);
         let clock = self.clock.clone();
-        let pulse = Arc::new(Pulse { proof, ttl, clock, calls, state: Mutex::new(state), loss });
+        let run =
+            Arc::new(RunHeartbeat { proof, ttl, clock, calls, state: Mutex::new(state), loss });
         let shared = self.thread.get_or_init(|| self.start());
         let mut list = shared.list.lock();
-        list.runs.push(Arc::downgrade(&pulse));
+        list.runs.push(Arc::downgrade(&run));
         let next = now.after(ttl / 3);
         if next < list.next {
             list.next = next;
             drop(list);
             shared.changed.notify_one();
         }
-        pulse
+        run
     }
 
     fn start(&self) -> Arc<Shared> {
@@ -161,7 +162,7 @@ fn not_started(error: &BoxError) {
     tracing::error!(%error, "no thread for heartbeats: run-leases end while their actions run");
 }
 
-impl Drop for Heart {
+impl Drop for Heartbeats {
     fn drop(&mut self) {
         if let Some(shared) = self.thread.get() {
             shared.list.lock().closed = true;
@@ -204,28 +205,28 @@ impl Shared {
                     }
                 },
             };
-            for pulse in due {
+            for run in due {
                 // Each by itself: an answer that is late must not make the others late.
-                tokio::spawn(pulse.beat(store.clone()));
+                tokio::spawn(run.beat(store.clone()));
             }
         }
     }
 
     /// The runs whose heartbeat is due, and when to look again.
-    fn due(&self) -> Vec<Arc<Pulse>> {
+    fn due(&self) -> Vec<Arc<RunHeartbeat>> {
         let now = self.clock.now();
         let mut list = self.list.lock();
         let (mut due, mut next) = (Vec::new(), Moment::NEVER);
         list.runs.retain(|run| {
-            let Some(pulse) = run.upgrade() else { return false };
-            let mut state = pulse.state.lock();
-            if pulse.loss.borrow().as_ref().is_some_and(Loss::is_final) {
+            let Some(run) = run.upgrade() else { return false };
+            let mut state = run.state.lock();
+            if run.loss.borrow().as_ref().is_some_and(Loss::is_final) {
                 return false;
             }
             if state.next <= now {
-                state.next = now.after(pulse.ttl / 3);
-                if pulse.calls.are_under_way() && !std::mem::replace(&mut state.asking, true) {
-                    due.push(pulse.clone());
+                state.next = now.after(run.ttl / 3);
+                if run.calls.are_under_way() && !std::mem::replace(&mut state.asking, true) {
+                    due.push(run.clone());
                 }
             }
             next = next.min(state.next);
@@ -243,7 +244,7 @@ impl Loss {
     }
 }
 
-impl Pulse {
+impl RunHeartbeat {
     /// One heartbeat, or the end of them.
     async fn beat(self: Arc<Self>, contexts: Contexts) {
         if self.is_stuck() {
@@ -251,10 +252,10 @@ impl Pulse {
         } else {
             self.warn_if_blocked();
             match contexts.heartbeat(self.proof, self.ttl).await {
-                Ok(beat) if !beat.held => self.lose(Loss::Taken),
+                Ok(beat) if !beat.held => self.set_loss(Loss::Taken),
                 Ok(beat) => {
                     if let Some(request) = beat.cancel {
-                        self.lose(Loss::Cancelled(request));
+                        self.set_loss(Loss::Cancelled(request));
                     }
                 }
                 Err(error) => {
@@ -287,7 +288,7 @@ impl Pulse {
             // It ends by itself, since nobody renews it any more.
             tracing::warn!(transition = %self.proof.id, %error, "a run-lease is left to its end");
         }
-        self.lose(Loss::Blocked);
+        self.set_loss(Loss::Blocked);
     }
 
     fn warn_if_blocked(&self) {
@@ -305,7 +306,7 @@ impl Pulse {
         }
     }
 
-    fn lose(&self, loss: Loss) {
+    fn set_loss(&self, loss: Loss) {
         self.loss.send_if_modified(|known| {
             let more = known.as_ref().is_none_or(|known| !known.is_final());
             if more {
@@ -346,7 +347,7 @@ impl Pulse {
 }
 
 /// A step that is under way.
-pub(crate) struct StepScope<'a>(&'a Pulse);
+pub(crate) struct StepScope<'a>(&'a RunHeartbeat);
 
 impl Drop for StepScope<'_> {
     fn drop(&mut self) {

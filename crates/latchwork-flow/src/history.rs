@@ -36,11 +36,11 @@ impl GateResult {
     }
 
     /// The verdict without its message.
-    pub const fn verdict(&self) -> Verdict {
+    pub const fn verdict(&self) -> GateVerdict {
         match self {
-            GateResult::Allow => Verdict::Allow,
-            GateResult::Deny(_) => Verdict::Deny,
-            GateResult::SkipIdempotent(_) => Verdict::SkipIdempotent,
+            GateResult::Allow => GateVerdict::Allow,
+            GateResult::Deny(_) => GateVerdict::Deny,
+            GateResult::SkipIdempotent(_) => GateVerdict::SkipIdempotent,
         }
     }
 
@@ -56,7 +56,7 @@ impl GateResult {
 /// A [`GateResult`] without its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum GateVerdict {
     /// It may happen.
     Allow,
     /// It must not.
@@ -65,18 +65,18 @@ pub enum Verdict {
     SkipIdempotent,
 }
 
-impl Verdict {
+impl GateVerdict {
     /// The word in stored forms and metrics.
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Allow => "allow",
-            Verdict::Deny => "deny",
-            Verdict::SkipIdempotent => "skip_idempotent",
+            GateVerdict::Allow => "allow",
+            GateVerdict::Deny => "deny",
+            GateVerdict::SkipIdempotent => "skip_idempotent",
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for GateVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -123,7 +123,7 @@ pub struct GateEvaluation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub action: Option<Arc<str>>,
     /// What it said.
-    pub verdict: Verdict,
+    pub verdict: GateVerdict,
     /// Why, where it did not allow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -167,7 +167,7 @@ pub struct ActionSkip {
     /// The gate's name.
     pub gate: Arc<str>,
     /// What the gate said.
-    pub verdict: Verdict,
+    pub verdict: GateVerdict,
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

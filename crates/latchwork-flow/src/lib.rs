@@ -64,8 +64,8 @@ mod pause;
 mod policy;
 pub mod prelude;
 mod runner;
+mod serde_millis;
 mod shape;
-mod span;
 mod state;
 mod status;
 pub mod store;
@@ -76,7 +76,7 @@ mod wire;
 mod worker;
 
 pub use action::{
-    Action, ActionContext, ActionFn, ActionResult, AnyAction, Behind, MergeDelta, WithPolicy,
+    Action, ActionContext, ActionFn, ActionResult, AnyAction, Gated, MergeDelta, WithPolicy,
     action_fn,
 };
 pub use builder::StateMachineBuilder;
@@ -88,7 +88,7 @@ pub use event::{Event, EventKind, EventRecord};
 pub use forecast::{ActionForecast, Forecast, GateForecast};
 pub use gate::{AnyGate, Gate, GateContext, LegalMove};
 pub use history::{
-    ActionExecution, ActionSkip, Execution, Failure, GateEvaluation, GateResult, Verdict,
+    ActionExecution, ActionSkip, Execution, Failure, GateEvaluation, GateResult, GateVerdict,
 };
 pub use id::TransitionId;
 pub use lock_key::{DEFAULT_KEY_PREFIX, EntityKey, LockKeyProvider, SnapshotKey, TransitionKey};

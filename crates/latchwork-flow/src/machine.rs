@@ -15,7 +15,7 @@ use crate::configuration::{Configuration, DynConfigurationProvider, Script, Step
 use crate::context::MachineLabel;
 use crate::entity::{Entities, Entity};
 use crate::error::{Chain, panic_text};
-use crate::heartbeat::Heart;
+use crate::heartbeat::Heartbeats;
 use crate::migrate::Migrate;
 use crate::store::{RunClaim, StoredContext};
 use crate::{
@@ -74,7 +74,7 @@ pub(crate) struct Machine<S: State> {
     pub(crate) store: Option<Contexts>,
     pub(crate) run_ttl: Duration,
     /// Keeps the run-leases in the store alive.
-    pub(crate) heart: Option<Heart>,
+    pub(crate) heartbeats: Option<Heartbeats>,
     /// How long an action may take that says nothing else.
     pub(crate) action_limit: Duration,
     pub(crate) observers: Vec<Box<dyn Observer<S>>>,

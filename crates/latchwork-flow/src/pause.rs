@@ -145,7 +145,7 @@ pub enum PauseLock {
         #[serde(
             rename = "ttl_ms",
             default,
-            with = "crate::span::option",
+            with = "crate::serde_millis::option",
             skip_serializing_if = "Option::is_none"
         )]
         ttl: Option<Duration>,

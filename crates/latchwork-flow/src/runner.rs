@@ -53,7 +53,7 @@ use crate::{BoxError, Contexts, Error, Reloaded, Result, State, StateMachine, Tr
 /// let id = publish.submit(order, JsonState::delta(json!({"status": "published"}))?).await?;
 /// contexts.signal(id, "approved", json!({"by": "Ada"})).await?;
 /// while contexts.show(id).await?.status != Status::Completed {
-///     runner.look();
+///     runner.wake();
 ///     tokio::task::yield_now().await;
 /// }
 /// runner.stop().await?;
@@ -69,11 +69,11 @@ pub struct FlowRunner<S: State> {
     grace: Duration,
     max_attempts: u32,
     reload: Option<Reload<S>>,
-    bell: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 /// What a runner wants of the workers that it starts.
-pub(crate) struct Terms {
+pub(crate) struct RunTerms {
     /// Whether to end after the present action.
     pub(crate) leaving: Leaving,
     /// How long a run that could not go on is left alone: given back, it would be due at once.
@@ -129,7 +129,7 @@ impl<S: State> FlowRunner<S> {
             grace: Duration::from_secs(30),
             max_attempts: MAX_ATTEMPTS,
             reload: None,
-            bell: Arc::default(),
+            wake: Arc::default(),
         })
     }
 
@@ -204,12 +204,12 @@ impl<S: State> FlowRunner<S> {
     /// Outside of a tokio runtime.
     pub fn start(self) -> RunnerHandle {
         let (stop, stopped) = oneshot::channel::<()>();
-        let bell = self.bell.clone();
+        let wake = self.wake.clone();
         let task = tokio::spawn(self.run_until(async {
             // Either a word or the end of the handle.
             let _ = stopped.await;
         }));
-        RunnerHandle { stop: Some(stop), task, bell }
+        RunnerHandle { stop: Some(stop), task, wake }
     }
 }
 
@@ -228,13 +228,13 @@ impl<S: State> fmt::Debug for FlowRunner<S> {
 pub struct RunnerHandle {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<()>>,
-    bell: Arc<Notify>,
+    wake: Arc<Notify>,
 }
 
 impl RunnerHandle {
     /// Looks for what is due now, and not at the next tick: for whoever has just sent something.
-    pub fn look(&self) {
-        self.bell.notify_one();
+    pub fn wake(&self) {
+        self.wake.notify_one();
     }
 
     /// Whether it has ended by itself, for an error that will not pass.

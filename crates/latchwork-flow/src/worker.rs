@@ -20,7 +20,7 @@ use crate::context::Plan;
 use crate::error::Chain;
 use crate::heartbeat::Calls;
 use crate::machine::Machine;
-use crate::runner::Terms;
+use crate::runner::RunTerms;
 use crate::store::Due;
 use crate::{
     BoxError, Error, ErrorKind, EventKind, Failure, GateResult, PauseLock, Result, State, Status,
@@ -62,7 +62,7 @@ pub struct StateWorker<S: State> {
     used_signal: Option<u64>,
     events: u64,
     /// What its runner wants of it.
-    terms: Option<Box<Terms>>,
+    terms: Option<Box<RunTerms>>,
 }
 
 /// Where a worker is in its run.
@@ -116,7 +116,7 @@ impl<S: State> StateWorker<S> {
     }
 
     /// What a runner wants of it.
-    pub(crate) fn under(&mut self, terms: Terms) {
+    pub(crate) fn set_terms(&mut self, terms: RunTerms) {
         self.terms = Some(Box::new(terms));
     }
 
@@ -151,7 +151,7 @@ impl<S: State> StateWorker<S> {
     /// [`TransitionOver`](ErrorKind::TransitionOver) for one that has ended.
     pub async fn execute(&mut self) -> Result<Arc<TransitionContext<S>>> {
         let mut run = RunScope::new(self);
-        run.go(None::<&NoReload<S>>).await?;
+        run.run_to_end(None::<&NoReload<S>>).await?;
         Ok(run.end().context.clone())
     }
 
@@ -254,7 +254,7 @@ impl<S: State> StateWorker<S> {
     pub async fn release_lock(&mut self) -> Result<bool> {
         if let Some(guard) = self.guard.take() {
             let released = guard.release().await;
-            self.tell_released(released.is_ok());
+            self.emit_released(released.is_ok());
             return released.map(|()| true).map_err(Error::from);
         }
         if self.context.lease.is_none() {
@@ -269,13 +269,13 @@ impl<S: State> StateWorker<S> {
 
     /// [`execute`](Self::execute) for a worker that nobody needs afterwards.
     pub(crate) async fn run(mut self) -> Result<Arc<TransitionContext<S>>> {
-        self.go(None::<&NoReload<S>>).await?;
+        self.run_to_end(None::<&NoReload<S>>).await?;
         Ok(self.context)
     }
 
     // ---- what all parts use ----
 
-    async fn go<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
+    async fn run_to_end<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
     where
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
@@ -300,7 +300,7 @@ impl<S: State> StateWorker<S> {
             && self.context.status == Status::Running
     }
 
-    fn change(&mut self) -> &mut TransitionContext<S> {
+    fn context_mut(&mut self) -> &mut TransitionContext<S> {
         Arc::make_mut(&mut self.context)
     }
 
@@ -318,7 +318,7 @@ impl<S: State> StateWorker<S> {
             {
                 Err(self.stale("its lock ended while this worker was at it"))
             }
-            Status::Running | Status::Paused => self.go_on(reload).await,
+            Status::Running | Status::Paused => self.continue_run(reload).await,
             status => Err(ErrorKind::TransitionOver { id: self.context.id, status }.into()),
         }
     }
@@ -326,7 +326,7 @@ impl<S: State> StateWorker<S> {
     /// Ends the transition: saved first, then told, then unlocked.
     async fn finish(&mut self, status: Status, metadata: Option<Value>) -> Result<()> {
         let lock_lost = self.guard.as_ref().is_some_and(|guard| !guard.is_held());
-        let context = self.change();
+        let context = self.context_mut();
         context.status = status;
         context.paused = None;
         context.lock_lost = lock_lost && status == Status::Completed;
@@ -342,7 +342,7 @@ impl<S: State> StateWorker<S> {
             Status::Completed => EventKind::TransitionCompleted,
             _ => EventKind::TransitionStopped { metadata },
         };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
         self.unlock().await;
         self.phase = Phase::Idle;
         Ok(())
@@ -351,7 +351,7 @@ impl<S: State> StateWorker<S> {
     /// Ends the transition with an error, which is given back.
     async fn fail(&mut self, error: Error) -> Error {
         let failure = Failure { code: error.code().to_owned(), message: Chain(&error).to_string() };
-        let context = self.change();
+        let context = self.context_mut();
         context.status = Status::Failed;
         context.paused = None;
         context.failure = Some(Box::new(failure));
@@ -363,7 +363,7 @@ impl<S: State> StateWorker<S> {
         }
         self.run = None;
         let kind = EventKind::TransitionFailed { error: &error };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
         self.unlock().await;
         self.phase = Phase::Idle;
         error
@@ -386,7 +386,7 @@ impl<S: State> StateWorker<S> {
         }
         if let Some(guard) = self.guard.take() {
             let released = guard.release().await; // it could not be kept
-            self.tell_released(released.is_ok());
+            self.emit_released(released.is_ok());
         }
         self.unclaim(None).await;
         self.phase = Phase::Idle;
@@ -397,7 +397,7 @@ impl<S: State> StateWorker<S> {
     /// A transition that is half done keeps its lock until the ttl, unless its state is stale: the lock
     /// belongs to the transition, so that the next run takes it over, and a release would let others
     /// move the entity before that.
-    async fn leave(&mut self, error: Error) -> Error {
+    async fn abandon_run(&mut self, error: Error) -> Error {
         let stale = error.is_lock_loss() || matches!(error.kind(), ErrorKind::EntityChanged { .. });
         // Not by the status alone: the save that would have ended it may be what failed.
         let begun = self.context.plan.is_some() && self.context.revision > 0;
@@ -406,7 +406,7 @@ impl<S: State> StateWorker<S> {
             Some(guard) if half_done && !stale => drop(guard.into_lease().await),
             Some(guard) => {
                 let released = guard.release().await;
-                self.tell_released(released.is_ok());
+                self.emit_released(released.is_ok());
             }
             None => {}
         }
@@ -463,7 +463,7 @@ impl<S: State> Drop for RunScope<'_, S> {
 }
 
 /// Tells the observers. Without any, an event is a number and nothing else.
-fn tell<S: State>(
+fn emit<S: State>(
     machine: &Machine<S>,
     context: &TransitionContext<S>,
     events: &mut u64,
@@ -472,12 +472,12 @@ fn tell<S: State>(
     let sequence = *events;
     *events += 1;
     if !machine.observers.is_empty() {
-        tell_all(machine, context, sequence, kind);
+        notify_observers(machine, context, sequence, kind);
     }
 }
 
 #[cold]
-fn tell_all<S: State>(
+fn notify_observers<S: State>(
     machine: &Machine<S>,
     context: &TransitionContext<S>,
     sequence: u64,

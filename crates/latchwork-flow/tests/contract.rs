@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use latchwork_contract::flow::{Bench, Suite, suite};
+use latchwork_contract::flow::{Suite, TestBackend, suite};
 use latchwork_flow::InMemoryContextStore;
 use latchwork_lock::ManualClock;
 
@@ -27,8 +27,8 @@ fn memory_on_a_manual_clock() -> Suite {
 }
 
 /// Clones of one store are as far apart as clients of a store in this process can be.
-fn clones_of(store: InMemoryContextStore) -> Bench {
-    Bench::new(move || {
+fn clones_of(store: InMemoryContextStore) -> TestBackend {
+    TestBackend::new(move || {
         let client = store.clone();
         async move { Ok(client) }
     })
@@ -42,7 +42,7 @@ fn sqlite() -> Option<Suite> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("flows.db");
         let connect = move || SqliteContextStore::open_file(path.clone());
-        Bench::new(connect).keep(directory)
+        TestBackend::new(connect).keep(directory)
     }))
 }
 
@@ -67,8 +67,8 @@ fn postgres() -> Vec<Suite> {
         admin.close().await.expect("closed");
     }
 
-    fn bench(address: String) -> Bench {
-        Bench::new(move || {
+    fn backend(address: String) -> TestBackend {
+        TestBackend::new(move || {
             let address = address.clone();
             async move { PostgresContextStore::connect(&address).await }
         })
@@ -84,7 +84,7 @@ fn postgres() -> Vec<Suite> {
         let (server, name) = (direct.clone(), fresh());
         async move {
             make(&server, "SCHEMA", &name).await;
-            bench(format!("{server}?options[search_path]={name}"))
+            backend(format!("{server}?options[search_path]={name}"))
         }
     });
     let pooled = match pooler {
@@ -94,7 +94,7 @@ fn postgres() -> Vec<Suite> {
             async move {
                 make(&server, "DATABASE", &name).await;
                 let (base, _) = pooler.rsplit_once('/').expect("it names a database");
-                bench(format!("{base}/{name}"))
+                backend(format!("{base}/{name}"))
             }
         }),
     };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use latchwork_contract::lock::{Bench, Suite, suite};
+use latchwork_contract::lock::{Suite, TestBackend, suite};
 use latchwork_lock::provider::LockProvider;
 use latchwork_lock::{InMemoryLockProvider, ManualClock, NoOpLockProvider};
 
@@ -37,8 +37,8 @@ fn noop() -> Suite {
 }
 
 /// Clones of one provider are as far apart as clients of a backend in this process can be.
-fn clones_of<P: LockProvider + Clone>(provider: P) -> Bench {
-    Bench::new(move || {
+fn clones_of<P: LockProvider + Clone>(provider: P) -> TestBackend {
+    TestBackend::new(move || {
         let client = provider.clone();
         async move { Ok(client) }
     })
@@ -57,7 +57,7 @@ fn file() -> Option<Suite> {
             // leads to the same one is tested beside `connect`.
             async move { FileLockProvider::open(path) }
         };
-        Bench::new(connect).keep(directory)
+        TestBackend::new(connect).keep(directory)
     }))
 }
 
@@ -74,7 +74,7 @@ fn sqlite() -> Option<Suite> {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("locks.db");
         let connect = move || SqliteLockProvider::open_file(path.clone());
-        Bench::new(connect).keep(directory)
+        TestBackend::new(connect).keep(directory)
     }))
 }
 
@@ -99,8 +99,8 @@ fn postgres() -> Vec<Suite> {
         admin.close().await.expect("closed");
     }
 
-    fn bench(address: String) -> Bench {
-        Bench::new(move || {
+    fn backend(address: String) -> TestBackend {
+        TestBackend::new(move || {
             let address = address.clone();
             async move { PostgresLockProvider::connect(&address).await }
         })
@@ -116,7 +116,7 @@ fn postgres() -> Vec<Suite> {
         let (server, name) = (direct.clone(), fresh());
         async move {
             make(&server, "SCHEMA", &name).await;
-            bench(format!("{server}?options[search_path]={name}"))
+            backend(format!("{server}?options[search_path]={name}"))
         }
     });
     let pooled = match pooler {
@@ -126,7 +126,7 @@ fn postgres() -> Vec<Suite> {
             async move {
                 make(&server, "DATABASE", &name).await;
                 let (base, _) = pooler.rsplit_once('/').expect("it names a database");
-                bench(format!("{base}/{name}"))
+                backend(format!("{base}/{name}"))
             }
         }),
     };
@@ -161,7 +161,7 @@ fn mysql() -> Option<Suite> {
             admin.close().await.expect("closed");
             let (base, _) = server.rsplit_once('/').expect("it names a database");
             let address = format!("{base}/{name}");
-            Bench::new(move || {
+            TestBackend::new(move || {
                 let address = address.clone();
                 async move { MySqlLockProvider::connect(&address).await }
             })
@@ -193,7 +193,7 @@ fn etcd() -> Vec<Suite> {
                 async move { EtcdLockProvider::connect(&address).await }
             };
             // Its leases count in seconds: half of a span must be longer than they are late.
-            std::future::ready(Bench::new(connect).unit(Duration::from_millis(1_500)))
+            std::future::ready(TestBackend::new(connect).unit(Duration::from_millis(1_500)))
         })
         .of("etcd")
     };
@@ -217,7 +217,7 @@ fn redis() -> Option<Suite> {
     Some(suite("redis", move || {
         let server = server.clone();
         async move {
-            Bench::new(move || {
+            TestBackend::new(move || {
                 let server = server.clone();
                 async move { RedisLockProvider::connect(&server).await }
             })

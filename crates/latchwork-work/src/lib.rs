@@ -60,9 +60,9 @@ pub use manager::{
     HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
     LeasePage, ListedItem, ListedLease, ListedOrder, ListenFrom, Listener, ListenerPosition,
     Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails, OrderExplanation,
-    OrderPage, Preview, Rejection, ResultEdit, ReviewError, ReviewStatus, SealNotices, Sealed,
-    StateCount, Submission, Submitted, SubmittedPart, Subscription, Timeline, Verification,
-    WorkClient, WorkManager, WorkManagerBuilder,
+    OrderPage, Preview, Receipt, ReceiptEvent, Rejection, ResultEdit, ReviewError, ReviewStatus,
+    SealNotices, Sealed, StateCount, Submission, Submitted, SubmittedPart, Subscription, Timeline,
+    Verification, WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{

@@ -16,6 +16,7 @@ mod operator;
 mod parts;
 mod propose;
 mod query;
+mod receipt;
 mod review;
 mod seal;
 mod submit;
@@ -44,6 +45,7 @@ pub use query::{
     INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,
     OrderPage,
 };
+pub use receipt::{Receipt, ReceiptEvent};
 pub use review::{
     Approval, ApprovalInfo, Approved, Preview, Rejection, ResultEdit, ReviewError, ReviewStatus,
 };

@@ -1,8 +1,8 @@
-//! The service at work: a story that is checked while it is told.
+//! A walkthrough of the service that checks each of its statements.
 //!
-//! Everything happens in a temporary directory. It fails if anything is not as it is told.
+//! It works in a temporary directory and fails at the first statement that does not hold.
 
-mod story;
+mod walkthrough;
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -11,57 +11,57 @@ use std::process::ExitCode;
 #[tokio::main]
 async fn main() -> ExitCode {
     if std::env::args_os().len() > 1 {
-        complain("it takes no arguments: it tells its story, and checks it");
+        print_error("it takes no arguments: it runs the walkthrough and checks it");
         return ExitCode::from(2);
     }
     let mut transcript = Transcript::default();
-    match story::tell(&mut transcript).await {
+    match walkthrough::run(&mut transcript).await {
         Ok(()) => {
-            say(format_args!("\nAll {} checks hold.", transcript.checks));
+            print_line(format_args!("\nAll {} checks hold.", transcript.checks));
             ExitCode::SUCCESS
         }
         Err(error) => {
-            complain(error);
+            print_error(error);
             ExitCode::FAILURE
         }
     }
 }
 
-/// What is told, and how much of it was checked.
+/// The printed walkthrough, and how many of its statements were checked.
 #[derive(Default)]
 struct Transcript {
-    chapters: usize,
+    sections: usize,
     checks: usize,
 }
 
 impl Transcript {
-    fn chapter(&mut self, title: &str) {
-        self.chapters += 1;
-        say(format_args!("\n{}. {title}", self.chapters));
+    fn section(&mut self, title: &str) {
+        self.sections += 1;
+        print_line(format_args!("\n{}. {title}", self.sections));
     }
 
-    fn tell(&self, line: impl Display) {
-        say(format_args!("   {line}"));
+    fn line(&self, line: impl Display) {
+        print_line(format_args!("   {line}"));
     }
 
-    /// Tells something, and stops the story if it is not so.
+    /// Prints a statement, and ends the walkthrough if it does not hold.
     fn check(&mut self, told: impl Display, is_so: bool) -> Result<(), String> {
         if !is_so {
-            say(format_args!(" ✗ {told}"));
+            print_line(format_args!(" ✗ {told}"));
             return Err(format!("not so: {told}"));
         }
         self.checks += 1;
-        say(format_args!(" ✓ {told}"));
+        print_line(format_args!(" ✓ {told}"));
         Ok(())
     }
 }
 
 /// A closed pipe is no failure: the reader has seen enough.
-fn say(line: impl Display) {
+fn print_line(line: impl Display) {
     let _ = writeln!(std::io::stdout().lock(), "{line}");
 }
 
-fn complain(line: impl Display) {
+fn print_error(line: impl Display) {
     let _ = writeln!(std::io::stderr().lock(), "latchwork-payments: {line}");
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::Transcript;
 
     #[test]
-    fn what_is_not_so_stops_the_story() {
+    fn a_failed_check_stops_the_walkthrough() {
         let mut transcript = Transcript::default();
         assert_eq!(transcript.check("one is one", true), Ok(()));
         let stopped = transcript.check("one is two", false).expect_err("it is not");

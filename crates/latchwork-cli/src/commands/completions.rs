@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
 use crate::cli::Cli;
-use crate::voice::out;
+use crate::output::out;
 
 const EXAMPLES: &str = "\
 Examples:

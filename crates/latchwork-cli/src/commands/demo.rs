@@ -5,7 +5,7 @@ mod databases;
 mod flow;
 mod memory;
 mod processes;
-mod story;
+mod transcript;
 #[cfg(feature = "sqlite")]
 mod work;
 
@@ -13,10 +13,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use self::story::Story;
+use self::transcript::Transcript;
 use super::block_on_threads;
 use crate::exit::Failure;
-use crate::voice::Voice;
+use crate::output::Output;
 
 /// See locks, flows and work for agents, in ten seconds.
 ///
@@ -46,43 +46,43 @@ impl Demo {
         if let Some(url) = &self.agent {
             return match block_on_threads(work::be_the_agent(url)) {
                 Ok(()) => ExitCode::SUCCESS,
-                Err(failure) => Voice::default().fail(failure),
+                Err(failure) => Output::default().fail(failure),
             };
         }
-        match block_on_threads(self.tell()) {
+        match block_on_threads(self.run_demo()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => Voice::default().fail(failure),
+            Err(failure) => Output::default().fail(failure),
         }
     }
 
-    async fn tell(self) -> Result<(), Failure> {
-        let mut story = Story::new();
-        story.say("Latchwork decides who may move shared state. Watch it do so.");
-        memory::one_at_a_time(&mut story).await?;
-        memory::in_order(&mut story).await?;
-        memory::readers_and_writers(&mut story).await?;
-        memory::the_fence(&mut story).await?;
-        memory::loss_is_noticed(&mut story).await?;
-        memory::handing_over(&mut story).await?;
-        flow::pause_and_resume(&mut story).await?;
+    async fn run_demo(self) -> Result<(), Failure> {
+        let mut transcript = Transcript::new();
+        transcript.write_line("Latchwork decides who may move shared state. Watch it do so.");
+        memory::one_at_a_time(&mut transcript).await?;
+        memory::in_order(&mut transcript).await?;
+        memory::readers_and_writers(&mut transcript).await?;
+        memory::the_fence(&mut transcript).await?;
+        memory::loss_is_noticed(&mut transcript).await?;
+        memory::handing_over(&mut transcript).await?;
+        flow::pause_and_resume(&mut transcript).await?;
         let directory = tempfile::tempdir()
             .map_err(|error| Failure::internal(format!("no temporary directory: {error}")))?;
-        processes::counting(&mut story, directory.path())?;
-        processes::who_holds_what(&mut story, directory.path()).await?;
-        processes::breaking(&mut story, directory.path()).await?;
+        processes::counting(&mut transcript, directory.path())?;
+        processes::who_holds_what(&mut transcript, directory.path()).await?;
+        processes::breaking(&mut transcript, directory.path()).await?;
         #[cfg(feature = "sqlite")]
-        databases::in_sqlite(&mut story, directory.path()).await?;
+        databases::in_sqlite(&mut transcript, directory.path()).await?;
         #[cfg(feature = "sqlite")]
-        work::a_killed_agent(&mut story, directory.path()).await?;
+        work::a_killed_agent(&mut transcript, directory.path()).await?;
         #[cfg(feature = "postgres")]
         if let Some(address) = &self.postgres {
-            databases::in_postgres(&mut story, address, directory.path()).await?;
+            databases::in_postgres(&mut transcript, address, directory.path()).await?;
         }
         #[cfg(feature = "mysql")]
         if let Some(address) = &self.mysql {
-            databases::in_mysql(&mut story, address, directory.path()).await?;
+            databases::in_mysql(&mut transcript, address, directory.path()).await?;
         }
-        story.end();
+        transcript.end();
         Ok(())
     }
 }

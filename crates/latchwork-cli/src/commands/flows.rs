@@ -13,7 +13,7 @@ use latchwork::flow::Contexts;
 
 use super::block_on;
 use crate::exit::{Exit, Failure};
-use crate::voice::Voice;
+use crate::output::Output;
 
 /// See what stored transitions wait for, and help those that are stuck.
 #[derive(Args, Debug)]
@@ -44,7 +44,7 @@ impl FlowsCommand {
         };
         match done {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => Voice { json, quiet: false }.fail(failure),
+            Err(failure) => Output { json, quiet: false }.fail(failure),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `latchwork lock KEY -- command`.
 
-mod ask;
+mod acquire;
 mod hold;
-mod tell;
+mod messages;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,12 +14,12 @@ use clap::Args;
 use rustix::process::Signal;
 
 use super::block_on;
+use crate::duration;
 use crate::exit::{self, Failure};
 use crate::key::KeyArg;
-use crate::place::Place;
-use crate::span;
+use crate::lock_location::LockLocation;
+use crate::output::Output;
 use crate::supervise::{Keeper, block_job_control, die_of};
-use crate::voice::Voice;
 
 /// Run a command under a lock.
 ///
@@ -41,11 +41,11 @@ pub(crate) struct Lock {
     shared: bool,
 
     /// How long the lease lasts from its last renewal.
-    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = span::parse)]
+    #[arg(long, value_name = "SPAN", default_value = "30s", value_parser = duration::parse)]
     ttl: Duration,
 
     /// How long to wait while somebody else has the key, or the place of the locks does not answer.
-    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = span::parse)]
+    #[arg(long, value_name = "SPAN", default_value = "10s", value_parser = duration::parse)]
     wait: Duration,
 
     /// Fail at once when somebody else has the key, or the place of the locks does not answer.
@@ -57,7 +57,7 @@ pub(crate) struct Lock {
     wait_forever: bool,
 
     /// Stop the command when it has held the lock for this long.
-    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = span::parse)]
+    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = duration::parse)]
     max_hold: Duration,
 
     /// Do not renew: the command is stopped before the ttl ends.
@@ -73,7 +73,7 @@ pub(crate) struct Lock {
     note: Option<String>,
 
     #[command(flatten)]
-    place: Place,
+    location: LockLocation,
 
     /// Say nothing: the exit code tells.
     #[arg(long, short)]
@@ -115,19 +115,19 @@ enum Run {
 
 impl Lock {
     pub(crate) fn run(self) -> ExitCode {
-        let voice = Voice { json: self.json, quiet: self.quiet };
-        match self.supervise(voice) {
+        let output = Output { json: self.json, quiet: self.quiet };
+        match self.supervise(output) {
             Ok(Run::Exit(code)) => ExitCode::from(code),
             Ok(Run::DieOf(signal)) => die_of(signal),
-            Err(failure) => voice.fail(failure),
+            Err(failure) => output.fail(failure),
         }
     }
 
-    fn supervise(&self, voice: Voice) -> Result<Run, Failure> {
+    fn supervise(&self, output: Output) -> Result<Run, Failure> {
         let mask = block_job_control().map_err(cannot("set the signal mask"))?;
         // Before the lock is asked for: the lease names the keeper as its companion.
         let mut keeper = Keeper::start().map_err(cannot("start the keeper process"))?;
-        let run = block_on(self.under_lock(voice, mask, &mut keeper));
+        let run = block_on(self.under_lock(output, mask, &mut keeper));
         keeper.dismiss();
         run
     }

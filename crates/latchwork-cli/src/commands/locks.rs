@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 
 use super::block_on;
 use crate::exit::Failure;
-use crate::voice::Voice;
+use crate::output::Output;
 
 /// See who holds what, and end a lease.
 #[derive(Args, Debug)]
@@ -38,7 +38,7 @@ impl LocksCommand {
         };
         match done {
             Ok(()) => ExitCode::SUCCESS,
-            Err(failure) => Voice { json, quiet: false }.fail(failure),
+            Err(failure) => Output { json, quiet: false }.fail(failure),
         }
     }
 }

@@ -72,11 +72,14 @@ impl Keeper {
     /// The keeper is told too, and since it blocks all signals, they stay pending in it. Waiting
     /// for a stop of the child would not do: a shell that has just forked lets its child be
     /// stopped and does not stop itself.
-    pub(crate) fn heard(&self) -> Heard {
+    pub(crate) fn terminal_signals(&self) -> TerminalSignals {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let pending = signals::mask(&status.unwrap_or_default(), "ShdPnd:");
         let has = |signal| signals::has(pending, signal);
-        Heard { suspend: has(Signal::TSTP), wants_terminal: has(Signal::TTIN) || has(Signal::TTOU) }
+        TerminalSignals {
+            suspend: has(Signal::TSTP),
+            wants_terminal: has(Signal::TTIN) || has(Signal::TTOU),
+        }
     }
 
     /// Ends the keeper. What is left of its group lives on. It is not waited for: this program ends,
@@ -91,7 +94,7 @@ impl Keeper {
 }
 
 /// See [`Keeper::heard`].
-pub(crate) struct Heard {
+pub(crate) struct TerminalSignals {
     /// Somebody pressed Ctrl-Z.
     pub(crate) suspend: bool,
     /// One of the group read or changed the terminal without having it.

@@ -14,12 +14,12 @@
 mod child;
 mod group;
 mod keeper;
+mod monitor;
 mod signals;
 mod terminal;
-mod watch;
 
 pub(crate) use child::spawn;
 pub(crate) use keeper::Keeper;
-pub(crate) use signals::{Signals, block_job_control, die_of, tell_own_group};
+pub(crate) use monitor::{Ending, Limits, Monitor, Reason, grace};
+pub(crate) use signals::{Signals, block_job_control, die_of, signal_own_group};
 pub(crate) use terminal::Terminal;
-pub(crate) use watch::{Ending, Limits, Reason, Watch, grace};

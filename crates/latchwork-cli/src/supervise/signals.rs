@@ -77,7 +77,7 @@ pub(crate) fn block_job_control() -> io::Result<SigSet> {
 
 /// Passes a key such as Ctrl-C on to those whom it would have reached if the terminal had not been
 /// lent: the script that runs us, say. They only end if they hear it themselves.
-pub(crate) fn tell_own_group(signal: Signal) {
+pub(crate) fn signal_own_group(signal: Signal) {
     let _ = rustix::process::kill_current_process_group(signal);
 }
 

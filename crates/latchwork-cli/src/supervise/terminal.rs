@@ -51,7 +51,7 @@ impl Terminal {
     }
 
     /// Takes it back, unless a shell gave it to somebody else meanwhile.
-    pub(crate) fn take_back(&mut self, group: Group) {
+    pub(crate) fn reclaim(&mut self, group: Group) {
         if self.lent && tcgetpgrp(&self.tty) == Ok(group.id()) {
             let _ = tcsetpgrp(&self.tty, getpgrp());
         }

@@ -10,7 +10,7 @@ use latchwork_flow::{
 };
 use latchwork_lock::FenceGate;
 
-use super::stage::{KEY, Order, Stage};
+use super::machine_fixture::{KEY, MachineFixture, Order};
 
 /// The orders, and how often they were loaded and saved.
 #[derive(Clone, Default)]
@@ -111,14 +111,17 @@ impl Orders {
 }
 
 /// What a runner does: claims the one context that is due.
-pub(super) async fn take(stage: &Stage, machine: &StateMachine<Order>) -> StateWorker<Order> {
-    let claim = RunClaim::new(stage.f.unit() * 10);
-    let due = DueClaim::new(stage.f.machine(), 1, &claim);
-    let rows = stage.store.claim_due(&due).await.expect("it answers");
+pub(super) async fn take(
+    fixture: &MachineFixture,
+    machine: &StateMachine<Order>,
+) -> StateWorker<Order> {
+    let claim = RunClaim::new(fixture.f.unit() * 10);
+    let due = DueClaim::new(fixture.f.machine(), 1, &claim);
+    let rows = fixture.store.claim_due(&due).await.expect("it answers");
     machine.take(rows.into_iter().next().expect("one is due"), claim).expect("its own")
 }
 
-impl Stage {
+impl MachineFixture {
     /// A gate that lets only drafts through.
     pub(super) fn only_drafts(builder: StateMachineBuilder<Order>) -> StateMachineBuilder<Order> {
         builder.gate_fn("is_draft", |order, _| {

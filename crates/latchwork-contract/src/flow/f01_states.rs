@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{Order, Stage, draft, publish};
+use super::machine_fixture::{MachineFixture, Order, draft, publish};
 
 cases![
     f01_merge_delta_merges_as_the_state_says,
@@ -16,24 +16,24 @@ cases![
 ];
 
 async fn f01_merge_delta_merges_as_the_state_says(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(MergeDelta).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(MergeDelta).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
     assert!(done.is_completed());
     assert_eq!(*done.state().expect("a state"), Order { status: "published".into(), ..draft() });
 }
 
 async fn f01_without_an_action_nothing_changes(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("nothing fails");
     assert!(done.is_completed());
     assert_eq!(*done.state().expect("a state"), draft());
 }
 
 async fn f01_an_action_may_change_more_than_the_delta(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_fn("stamp", |at| async move {
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_fn("stamp", |at| async move {
         Ok(ActionResult::proceed_with(Order {
             note: "stamped".into(),
             ..at.state().with_delta(&at)
@@ -48,8 +48,8 @@ async fn f01_an_action_may_change_more_than_the_delta(f: Fixture) {
 }
 
 async fn f01_each_action_sees_what_the_one_before_left(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let mut machine = stage.stored();
+    let fixture = MachineFixture::new(&f).await;
+    let mut machine = fixture.stored();
     for name in ["a", "b", "c"] {
         machine = machine.action_fn(name, move |at| async move {
             let note = format!("{}{name}", at.state().note);

@@ -1,11 +1,11 @@
 //! F2 Gates: deny stops, skip completes, a later denial wins; an action's gate skips that action.
 
-use latchwork_flow::{Action, BoxError, Gate, GateContext, GateResult, Status, Verdict};
+use latchwork_flow::{Action, BoxError, Gate, GateContext, GateResult, GateVerdict, Status};
 use serde_json::json;
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{Order, Stage, draft, publish};
+use super::machine_fixture::{MachineFixture, Order, draft, publish};
 
 cases![
     f02_a_denial_stops_with_the_gates_message,
@@ -18,46 +18,46 @@ cases![
 ];
 
 async fn f02_a_denial_stops_with_the_gates_message(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("never", |_, _| GateResult::deny("not today"));
-    let machine = machine.action(stage.noting("a")).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("never", |_, _| GateResult::deny("not today"));
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
     assert_eq!(done.metadata(), Some(&json!({"denied_by": "never", "message": "not today"})));
-    assert!(stage.ran().is_empty() && done.action_executions().is_empty());
-    assert!(!stage.is_locked().await);
+    assert!(fixture.ran().is_empty() && done.action_executions().is_empty());
+    assert!(!fixture.is_locked().await);
 }
 
 async fn f02_a_skip_completes_without_actions(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("done", |_, _| GateResult::skip("done before"));
-    let machine = machine.action(stage.noting("a")).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("done", |_, _| GateResult::skip("done before"));
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert_eq!((done.status(), done.state().expect("a state")), (Status::Completed, &draft()));
     assert_eq!(done.metadata(), Some(&json!({"skipped_by": "done", "message": "done before"})));
-    assert!(stage.ran().is_empty());
-    assert!(!stage.is_locked().await);
+    assert!(fixture.ran().is_empty());
+    assert!(!fixture.is_locked().await);
 }
 
 async fn f02_a_later_denial_wins_over_a_skip(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate_fn("done", |_, _| GateResult::skip("done before"))
         .gate_fn("allowed", |_, _| GateResult::Allow)
         .gate_fn("never", |_, _| GateResult::deny("not today"));
-    let machine = machine.action(stage.noting("a")).build().expect("a machine");
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
     let verdicts: Vec<_> = done.gate_evaluations().iter().map(|gate| gate.verdict).collect();
-    assert_eq!(verdicts, [Verdict::SkipIdempotent, Verdict::Allow, Verdict::Deny]);
+    assert_eq!(verdicts, [GateVerdict::SkipIdempotent, GateVerdict::Allow, GateVerdict::Deny]);
 }
 
 async fn f02_gates_are_asked_in_order_until_one_denies(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let mut machine = stage.stored();
+    let fixture = MachineFixture::new(&f).await;
+    let mut machine = fixture.stored();
     for (name, deny) in [("a", false), ("b", true), ("c", false)] {
-        let witness = stage.clone();
+        let witness = fixture.clone();
         machine = machine.gate_fn(name, move |_, _| {
             witness.note(name);
             GateResult::allow_if(!deny, "no")
@@ -65,7 +65,7 @@ async fn f02_gates_are_asked_in_order_until_one_denies(f: Fixture) {
     }
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert_eq!(stage.ran(), ["a", "b"]);
+    assert_eq!(fixture.ran(), ["a", "b"]);
 }
 
 /// Says what it is told, after a moment.
@@ -84,19 +84,20 @@ impl Gate<Order> for Slow {
 }
 
 async fn f02_an_actions_gate_skips_that_action_only(f: Fixture) {
-    for (said, verdict) in
-        [(GateResult::deny("no"), Verdict::Deny), (GateResult::skip("no"), Verdict::SkipIdempotent)]
-    {
-        let stage = Stage::new(&f).await;
-        let machine = stage
+    for (said, verdict) in [
+        (GateResult::deny("no"), GateVerdict::Deny),
+        (GateResult::skip("no"), GateVerdict::SkipIdempotent),
+    ] {
+        let fixture = MachineFixture::new(&f).await;
+        let machine = fixture
             .stored()
-            .action(stage.noting("a"))
-            .action(stage.noting("b").behind(Slow(said)))
-            .action(stage.noting("c").behind(Slow(GateResult::Allow)));
+            .action(fixture.noting("a"))
+            .action(fixture.noting("b").behind(Slow(said)))
+            .action(fixture.noting("c").behind(Slow(GateResult::Allow)));
         let machine = machine.build().expect("a machine");
         let done = machine.transition(draft(), publish()).execute().await.expect("no error");
         assert!(done.is_completed());
-        assert_eq!(stage.ran(), ["a", "c"]);
+        assert_eq!(fixture.ran(), ["a", "c"]);
         let skip = &done.action_skips()[0];
         assert_eq!((&*skip.action, skip.index, &*skip.gate), ("b", 1, "slow"));
         assert_eq!((skip.verdict, skip.message.as_deref()), (verdict, Some("no")));
@@ -106,11 +107,11 @@ async fn f02_an_actions_gate_skips_that_action_only(f: Fixture) {
 }
 
 async fn f02_every_look_is_remembered(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate_fn("first", |_, _| GateResult::Allow)
-        .action(stage.noting("a").behind(Slow(GateResult::deny("no"))));
+        .action(fixture.noting("a").behind(Slow(GateResult::deny("no"))));
     let machine = machine.build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     let looks = done.gate_evaluations();
@@ -121,8 +122,9 @@ async fn f02_every_look_is_remembered(f: Fixture) {
 }
 
 async fn f02_a_gate_can_wait(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate(Slow(GateResult::deny("later"))).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine =
+        fixture.stored().gate(Slow(GateResult::deny("later"))).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
 }

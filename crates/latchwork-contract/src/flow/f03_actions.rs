@@ -12,7 +12,7 @@ use serde_json::json;
 use super::Fixture;
 use super::case::cases;
 use super::fixture::code;
-use super::stage::{Change, Order, Stage, draft, publish};
+use super::machine_fixture::{Change, MachineFixture, Order, draft, publish};
 
 cases![
     f03_actions_run_in_order,
@@ -27,16 +27,17 @@ cases![
 
 /// L22, for the lock of a transition.
 async fn f03_an_action_that_waits_for_its_own_lock_is_told(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    for machine in [stage.stored(), stage.plain()] {
-        let (locks, told) = (stage.locks.clone(), Arc::new(Mutex::new(Vec::new())));
+    let fixture = MachineFixture::new(&f).await;
+    for machine in [fixture.stored(), fixture.plain()] {
+        let (locks, told) = (fixture.locks.clone(), Arc::new(Mutex::new(Vec::new())));
         let codes = told.clone();
         let machine = machine
             .action_fn("nested", move |_| {
                 let (locks, codes) = (locks.clone(), codes.clone());
                 async move {
                     tokio::task::yield_now().await;
-                    let same = locks.lock(super::stage::KEY).wait_forever().acquire().await;
+                    let same =
+                        locks.lock(super::machine_fixture::KEY).wait_forever().acquire().await;
                     let other = locks.lock("another").wait_forever().acquire().await;
                     let mut codes = codes.lock().expect("no panic");
                     codes.extend(
@@ -56,43 +57,43 @@ async fn f03_an_action_that_waits_for_its_own_lock_is_told(f: Fixture) {
 }
 
 async fn f03_actions_run_in_order(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let mut machine = stage.stored();
+    let fixture = MachineFixture::new(&f).await;
+    let mut machine = fixture.stored();
     for name in ["c", "a", "b"] {
-        machine = machine.action(stage.noting(name));
+        machine = machine.action(fixture.noting(name));
     }
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert_eq!(stage.ran(), ["c", "a", "b"]);
+    assert_eq!(fixture.ran(), ["c", "a", "b"]);
 }
 
 async fn f03_a_stop_ends_it_and_releases_the_lock(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("check", |at| async move {
             let state = Order { note: "checked".into(), ..at.state().clone() };
             Ok(ActionResult::stop().state(state).metadata(json!({"errors": ["too dear"]})))
         })
-        .action(stage.noting("after"));
+        .action(fixture.noting("after"));
     let machine = machine.build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_stopped());
     assert_eq!(done.metadata(), Some(&json!({"errors": ["too dear"]})));
     assert_eq!(done.state().expect("a state").note, "checked");
-    assert!(stage.ran().is_empty());
-    assert!(!stage.is_locked().await);
+    assert!(fixture.ran().is_empty());
+    assert!(!fixture.is_locked().await);
 }
 
 async fn f03_a_pause_keeps_the_lock(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("render", |at| async move {
             let state = Order { note: "rendering".into(), ..at.state().clone() };
             Ok(ActionResult::pause(Pause::new()).state(state).metadata(json!({"job": 7})))
         })
-        .action(stage.noting("after"));
+        .action(fixture.noting("after"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     let paused = worker.execute().await.expect("no error");
@@ -103,17 +104,17 @@ async fn f03_a_pause_keeps_the_lock(f: Fixture) {
     );
     assert!(paused.lock_state().is_locked());
     drop(worker);
-    stage.locks.close().await;
-    assert!(stage.is_locked().await, "also when the worker is gone");
-    assert!(stage.ran().is_empty());
+    fixture.locks.close().await;
+    assert!(fixture.is_locked().await, "also when the worker is gone");
+    assert!(fixture.ran().is_empty());
 }
 
 /// Seed 000's own test: two machines on one provider, the first one paused.
 async fn f03_a_second_machine_is_kept_out_by_a_pause(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let machine = |name: &str| {
         StateMachine::builder(name)
-            .locks(&stage.locks, EntityKey::new())
+            .locks(&fixture.locks, EntityKey::new())
             .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
             .build()
             .expect("a machine")
@@ -129,12 +130,12 @@ async fn f03_a_second_machine_is_kept_out_by_a_pause(f: Fixture) {
 }
 
 async fn f03_the_four_strategies(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let machine = |strategy| {
-        let config = LockConfig { strategy, ..stage.lock_config() };
-        stage.stored().lock_config(config).action(MergeDelta).build().expect("a machine")
+        let config = LockConfig { strategy, ..fixture.lock_config() };
+        fixture.stored().lock_config(config).action(MergeDelta).build().expect("a machine")
     };
-    let held = stage.locks.lock(super::stage::KEY).acquire().await.expect("it is free");
+    let held = fixture.locks.lock(super::machine_fixture::KEY).acquire().await.expect("it is free");
     let run = async |strategy| machine(strategy).transition(draft(), publish()).execute().await;
 
     let none = run(LockStrategy::None).await.expect("it asks for no lock");
@@ -147,19 +148,21 @@ async fn f03_the_four_strategies(f: Fixture) {
     let waiting = machine(LockStrategy::Wait);
     let task = tokio::spawn(async move { waiting.transition(draft(), publish()).execute().await });
     let queued = async || {
-        stage.locks.inspect(super::stage::KEY).await.expect("it answers").waiters.len() == 1
+        fixture.locks.inspect(super::machine_fixture::KEY).await.expect("it answers").waiters.len()
+            == 1
     };
     crate::lock::eventually("it waits", queued).await;
     held.release().await.expect("held");
     let waited = task.await.expect("no panic").expect("it gets the lock");
     assert!(waited.is_completed());
-    assert!(!stage.is_locked().await);
+    assert!(!fixture.is_locked().await);
 }
 
 async fn f03_a_provider_chooses_under_the_lock(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let witness = stage.clone();
-    let machine = stage.stored().action(stage.noting("publish")).action(stage.noting("archive"));
+    let fixture = MachineFixture::new(&f).await;
+    let witness = fixture.clone();
+    let machine =
+        fixture.stored().action(fixture.noting("publish")).action(fixture.noting("archive"));
     let machine = machine.configure(move |_: &Order, change: &Change| {
         witness.note(witness.event_names().last().copied().unwrap_or("nothing"));
         match change.status.as_deref() {
@@ -170,12 +173,12 @@ async fn f03_a_provider_chooses_under_the_lock(f: Fixture) {
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect("no error");
     machine.transition(draft(), Change::default()).execute().await.expect("no error");
-    assert_eq!(stage.ran(), ["LockAcquired", "publish", "LockAcquired", "archive"]);
+    assert_eq!(fixture.ran(), ["LockAcquired", "publish", "LockAcquired", "archive"]);
 }
 
 async fn f03_a_context_remembers_what_ran(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).action_fn("b", |at| async move {
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).action_fn("b", |at| async move {
         let before: Vec<_> =
             at.transition().action_executions().iter().map(|a| a.action.to_string()).collect();
         Ok(ActionResult::stop().metadata(json!({"before": before, "key": at.idempotency_key()})))

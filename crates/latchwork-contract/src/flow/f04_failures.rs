@@ -10,7 +10,7 @@ use latchwork_lock::{Key, LockConfig};
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{Change, Order, Stage, draft, publish};
+use super::machine_fixture::{Change, MachineFixture, Order, draft, publish};
 
 cases![
     f04_a_failing_action,
@@ -29,13 +29,13 @@ cases![
 
 /// Runs the machine into its fault, and checks all that is the same for every fault.
 async fn fails(
-    stage: &Stage,
+    fixture: &MachineFixture,
     machine: StateMachineBuilder<Order>,
     order: Order,
     code: &str,
 ) -> String {
     // Long, since to write the backtrace of a panic can take seconds on a busy machine.
-    let long = LockConfig { ttl: Duration::from_secs(60), ..stage.lock_config() };
+    let long = LockConfig { ttl: Duration::from_secs(60), ..fixture.lock_config() };
     let machine = machine.lock_config(long).build().expect("a machine");
     let mut worker = machine.transition(order, publish());
     let error = worker.execute().await.expect_err("it fails");
@@ -48,8 +48,8 @@ async fn fails(
     for said in ["the nail is bent", "the lock is rusty", "the book is gone"] {
         assert!(failure.message.matches(said).count() <= 1, "said twice: {}", failure.message);
     }
-    assert!(!stage.is_locked().await, "the lock is released");
-    let names = stage.event_names();
+    assert!(!fixture.is_locked().await, "the lock is released");
+    let names = fixture.event_names();
     assert_eq!(names.iter().filter(|name| **name == "TransitionFailed").count(), 1);
     let taken = names.iter().filter(|name| **name == "LockAcquired").count();
     assert_eq!(names.iter().filter(|name| **name == "LockReleased").count(), taken);
@@ -87,8 +87,8 @@ async fn act(panics: bool) -> Result<ActionResult<Order>, BoxError> {
 }
 
 async fn f04_a_failing_action(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_fn("nail", |_| act(false)).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_fn("nail", |_| act(false)).build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     let error = worker.execute().await.expect_err("it fails");
     match error.kind() {
@@ -99,126 +99,126 @@ async fn f04_a_failing_action(f: Fixture) {
         }
         other => panic!("{other:?}"),
     }
-    let fresh = Stage::new(&f).await;
+    let fresh = MachineFixture::new(&f).await;
     let machine = fresh.stored().action_fn("nail", |_| act(false));
     let said = fails(&fresh, machine, draft(), "action_failed").await;
     assert!(said.contains("nail") && said.contains("bent"), "{said}");
 }
 
 async fn f04_a_panicking_action(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_fn("nail", |_| act(true));
-    let said = fails(&stage, machine, draft(), "action_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_fn("nail", |_| act(true));
+    let said = fails(&fixture, machine, draft(), "action_failed").await;
     assert!(said.contains("panicked") && said.contains("the hammer broke"), "{said}");
     // Also when it panics before it gives a future.
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_fn("nail", |at: ActionContext<Order>| {
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_fn("nail", |at: ActionContext<Order>| {
         assert!(at.index() > 7, "no hammer");
         act(false)
     });
-    let said = fails(&stage, machine, draft(), "action_failed").await;
+    let said = fails(&fixture, machine, draft(), "action_failed").await;
     assert!(said.contains("no hammer"), "{said}");
 }
 
 async fn f04_a_failing_gate(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate(Broken { panics: false }).action(stage.noting("a"));
-    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate(Broken { panics: false }).action(fixture.noting("a"));
+    let said = fails(&fixture, machine, draft(), "gate_failed").await;
     assert!(said.contains("broken") && said.contains("rusty"), "{said}");
-    assert!(stage.ran().is_empty());
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f04_a_panicking_gate(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate(Broken { panics: true }).action(stage.noting("a"));
-    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate(Broken { panics: true }).action(fixture.noting("a"));
+    let said = fails(&fixture, machine, draft(), "gate_failed").await;
     assert!(said.contains("the gate fell off"), "{said}");
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("closure", |_, _| panic!("it slammed"));
-    let said = fails(&stage, machine, draft(), "gate_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("closure", |_, _| panic!("it slammed"));
+    let said = fails(&fixture, machine, draft(), "gate_failed").await;
     assert!(said.contains("it slammed"), "{said}");
 }
 
 async fn f04_a_panicking_gate_of_an_action(f: Fixture) {
     use latchwork_flow::Action as _;
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a"));
-    let machine = machine.action(stage.noting("b").behind(Broken { panics: true }));
-    fails(&stage, machine, draft(), "gate_failed").await;
-    assert_eq!(stage.ran(), ["a"]);
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a"));
+    let machine = machine.action(fixture.noting("b").behind(Broken { panics: true }));
+    fails(&fixture, machine, draft(), "gate_failed").await;
+    assert_eq!(fixture.ran(), ["a"]);
 }
 
 async fn f04_a_failing_configuration(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().configure(Broken { panics: false });
-    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().configure(Broken { panics: false });
+    let said = fails(&fixture, machine, draft(), "provider_failed").await;
     assert!(said.contains("the book is gone"), "{said}");
 }
 
 async fn f04_a_panicking_configuration(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().configure(Broken { panics: true });
-    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().configure(Broken { panics: true });
+    let said = fails(&fixture, machine, draft(), "provider_failed").await;
     assert!(said.contains("the book fell shut"), "{said}");
 }
 
 async fn f04_a_panicking_key(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let key = |_: &Order, _: &Change| -> latchwork_flow::Result<Key> { panic!("no key") };
-    let machine = stage.stored().locks(&stage.locks, key).action(stage.noting("a"));
-    let said = fails(&stage, machine, draft(), "provider_failed").await;
+    let machine = fixture.stored().locks(&fixture.locks, key).action(fixture.noting("a"));
+    let said = fails(&fixture, machine, draft(), "provider_failed").await;
     assert!(said.contains("lock key") && said.contains("no key"), "{said}");
-    assert!(stage.ran().is_empty());
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f04_an_illegal_key(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
-        .lock_key_fn(&stage.locks, |order, _| Ok(Key::new(&format!("{}\n", order.id))?))
-        .action(stage.noting("a"));
-    fails(&stage, machine, draft(), "invalid_key").await;
-    assert!(stage.ran().is_empty());
+        .lock_key_fn(&fixture.locks, |order, _| Ok(Key::new(&format!("{}\n", order.id))?))
+        .action(fixture.noting("a"));
+    fails(&fixture, machine, draft(), "invalid_key").await;
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f04_a_state_without_an_id(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let order = Order { id: String::new(), ..draft() };
-    let machine = stage.stored().action(stage.noting("a"));
-    let said = fails(&stage, machine, order, "no_entity_id").await;
+    let machine = fixture.stored().action(fixture.noting("a"));
+    let said = fails(&fixture, machine, order, "no_entity_id").await;
     assert!(said.contains("id"), "{said}");
-    assert!(stage.ran().is_empty());
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f04_an_unknown_step(f: Fixture) {
     for (names, what) in [((Some("missing"), None), "gate"), ((None, Some("missing")), "action")] {
-        let stage = Stage::new(&f).await;
-        let machine = stage.stored().action(stage.noting("a"));
+        let fixture = MachineFixture::new(&f).await;
+        let machine = fixture.stored().action(fixture.noting("a"));
         let machine = machine.configure(move |_: &Order, _: &Change| {
             Configuration::new().gates(names.0).actions(names.1)
         });
-        let said = fails(&stage, machine, draft(), "unknown_step").await;
+        let said = fails(&fixture, machine, draft(), "unknown_step").await;
         assert!(said.contains(what) && said.contains("missing"), "{said}");
     }
     // With a store, an action in person must be found again by name.
-    let stage = Stage::new(&f).await;
-    let own = stage.clone();
-    let machine = stage.stored().configure(move |_: &Order, _: &Change| {
+    let fixture = MachineFixture::new(&f).await;
+    let own = fixture.clone();
+    let machine = fixture.stored().configure(move |_: &Order, _: &Change| {
         Configuration::new().action(own.noting("unregistered"))
     });
-    let said = fails(&stage, machine, draft(), "unknown_step").await;
+    let said = fails(&fixture, machine, draft(), "unknown_step").await;
     assert!(said.contains("unregistered"), "{said}");
 }
 
 async fn f04_what_was_done_is_kept(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).action_fn("nail", |_| act(true));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).action_fn("nail", |_| act(true));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     worker.execute().await.expect_err("it fails");
     let done: Vec<_> = worker.context().action_executions().iter().map(|a| &*a.action).collect();
     assert_eq!(done, ["a"]);
-    let stored = stage.store.show(worker.context().id()).await.expect("it was stored");
+    let stored = fixture.store.show(worker.context().id()).await.expect("it was stored");
     assert_eq!(stored.status.name(), "failed");
     assert_eq!(stored.details.failure.expect("it is noted").code, "action_failed");
 }

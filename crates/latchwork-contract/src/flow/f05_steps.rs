@@ -5,7 +5,7 @@ use latchwork_flow::{ActionResult, GateResult, Pause, Status};
 use super::Fixture;
 use super::case::cases;
 use super::fixture::code;
-use super::stage::{Stage, draft, publish};
+use super::machine_fixture::{MachineFixture, draft, publish};
 
 cases![
     f05_gates_then_actions_one_by_one,
@@ -20,105 +20,105 @@ cases![
 ];
 
 async fn f05_gates_then_actions_one_by_one(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("ok", |_, _| GateResult::Allow);
-    let machine = machine.action(stage.noting("a")).action(stage.noting("b"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("ok", |_, _| GateResult::Allow);
+    let machine = machine.action(fixture.noting("a")).action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
-    assert!(!stage.is_locked().await, "nothing happens before the first step");
+    assert!(!fixture.is_locked().await, "nothing happens before the first step");
     assert_eq!(worker.run_gates().await.expect("no error"), GateResult::Allow);
-    assert!(stage.is_locked().await && worker.lock_state().is_locked());
-    assert!(stage.ran().is_empty());
+    assert!(fixture.is_locked().await && worker.lock_state().is_locked());
+    assert!(fixture.ran().is_empty());
     let one = worker.run_next_action().await.expect("no error");
-    assert_eq!((one.status(), stage.ran().len()), (Status::Running, 1));
+    assert_eq!((one.status(), fixture.ran().len()), (Status::Running, 1));
     assert_eq!(one.remaining_actions().len(), 1);
     let two = worker.run_next_action().await.expect("no error");
     assert!(two.is_completed());
-    assert_eq!(stage.ran(), ["a", "b"]);
-    assert!(!stage.is_locked().await);
+    assert_eq!(fixture.ran(), ["a", "b"]);
+    assert!(!fixture.is_locked().await);
     assert_eq!(code(worker.run_next_action().await), "transition_over");
 }
 
 async fn f05_a_denied_step_ends_it(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("no", |_, _| GateResult::deny("no"));
-    let machine = machine.action(stage.noting("a")).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("no", |_, _| GateResult::deny("no"));
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     assert_eq!(worker.run_gates().await.expect("no error"), GateResult::deny("no"));
-    assert!(worker.context().is_stopped() && !stage.is_locked().await);
+    assert!(worker.context().is_stopped() && !fixture.is_locked().await);
 }
 
 async fn f05_actions_never_pass_the_gates(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().gate_fn("no", |_, _| GateResult::deny("no"));
-    let machine = machine.action(stage.noting("a")).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().gate_fn("no", |_, _| GateResult::deny("no"));
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
     let done = machine.transition(draft(), publish()).run_actions().await.expect("no error");
     assert!(done.is_stopped());
     let done = machine.transition(draft(), publish()).run_next_action().await.expect("no error");
     assert!(done.is_stopped());
-    assert!(stage.ran().is_empty());
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f05_a_step_after_the_lease_ran_out(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.plain().action(stage.noting("a")).action(stage.noting("b"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.plain().action(fixture.noting("a")).action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     worker.run_next_action().await.expect("no error");
-    f.pass(stage.too_long()).await;
+    f.pass(fixture.too_long()).await;
     assert_eq!(code(worker.run_next_action().await), "lock_expired");
-    assert_eq!(stage.ran(), ["a"]);
-    assert_eq!(stage.event_names().last(), Some(&"LockLost"));
+    assert_eq!(fixture.ran(), ["a"]);
+    assert_eq!(fixture.event_names().last(), Some(&"LockLost"));
     assert!(!worker.lock_state().is_locked());
 }
 
 async fn f05_an_action_that_outlasts_the_lock_is_the_last(f: Fixture) {
     for stored in [true, false] {
-        let stage = Stage::new(&f).await;
-        let builder = if stored { stage.stored() } else { stage.plain() };
-        let slow = stage.clone();
+        let fixture = MachineFixture::new(&f).await;
+        let builder = if stored { fixture.stored() } else { fixture.plain() };
+        let slow = fixture.clone();
         let machine = builder
-            .run_lease(stage.too_long() * 9)
+            .run_lease(fixture.too_long() * 9)
             .action_fn("slow", move |_| {
-                let stage = slow.clone();
+                let fixture = slow.clone();
                 async move {
-                    stage.f.pass(stage.too_long()).await;
+                    fixture.f.pass(fixture.too_long()).await;
                     Ok(ActionResult::proceed())
                 }
             })
-            .action(stage.noting("after"));
+            .action(fixture.noting("after"));
         let machine = machine.build().expect("a machine");
         assert_eq!(code(machine.run(draft(), publish()).await), "lock_expired");
-        assert!(stage.ran().is_empty(), "nothing runs without its lock");
+        assert!(fixture.ran().is_empty(), "nothing runs without its lock");
     }
 }
 
 async fn f05_a_step_after_a_pause_that_lasted_too_long(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("b"));
+        .action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     assert!(worker.execute().await.expect("no error").is_paused());
-    f.pass(stage.too_long()).await;
+    f.pass(fixture.too_long()).await;
     assert_eq!(code(worker.run_next_action().await), "lock_expired");
-    assert!(stage.ran().is_empty() && worker.context().is_paused(), "it can still be recovered");
+    assert!(fixture.ran().is_empty() && worker.context().is_paused(), "it can still be recovered");
 }
 
 async fn f05_renewing_by_hand_keeps_it(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
-        .action(stage.noting("a"))
+        .action(fixture.noting("a"))
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("b"));
+        .action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     assert_eq!(code(worker.renew_lock().await), "invalid_argument");
     worker.run_next_action().await.expect("no error");
-    let half = stage.too_long() / 2;
+    let half = fixture.too_long() / 2;
     for _ in 0..3 {
         f.pass(half).await;
         worker.renew_lock().await.expect("it is held");
@@ -129,25 +129,25 @@ async fn f05_renewing_by_hand_keeps_it(f: Fixture) {
         worker.renew_lock().await.expect("it is kept");
     }
     assert!(worker.execute().await.expect("it is still kept").is_completed());
-    assert_eq!(stage.ran(), ["a", "b"]);
+    assert_eq!(fixture.ran(), ["a", "b"]);
 }
 
 async fn f05_releasing_by_hand(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("b"));
+        .action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     assert!(!worker.release_lock().await.expect("nothing to release"));
     worker.run_gates().await.expect("no error");
-    assert!(worker.release_lock().await.expect("it was held") && !stage.is_locked().await);
+    assert!(worker.release_lock().await.expect("it was held") && !fixture.is_locked().await);
 
     let mut worker = machine.transition(draft(), publish());
     worker.execute().await.expect("no error");
-    assert!(stage.is_locked().await);
-    assert!(worker.release_lock().await.expect("it was kept") && !stage.is_locked().await);
+    assert!(fixture.is_locked().await);
+    assert!(worker.release_lock().await.expect("it was kept") && !fixture.is_locked().await);
     assert!(!worker.release_lock().await.expect("nothing to release"), "only once");
     let error = worker.execute().await.expect_err("it was let go");
     assert_eq!(error.code(), "lock_lost");
@@ -156,12 +156,12 @@ async fn f05_releasing_by_hand(f: Fixture) {
 }
 
 async fn f05_dropping_the_worker_releases_the_lock(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     worker.run_gates().await.expect("no error");
-    assert!(stage.is_locked().await);
+    assert!(fixture.is_locked().await);
     drop(worker);
-    stage.locks.close().await;
-    assert!(!stage.is_locked().await);
+    fixture.locks.close().await;
+    assert!(!fixture.is_locked().await);
 }

@@ -8,7 +8,7 @@ use latchwork_lock::Key;
 use super::Fixture;
 use super::case::cases;
 use super::fixture::code;
-use super::stage::{Change, Order, Stage, draft, publish};
+use super::machine_fixture::{Change, MachineFixture, Order, draft, publish};
 
 cases![
     f09_an_entity_moves_one_way_at_a_time,
@@ -18,8 +18,8 @@ cases![
 ];
 
 /// A machine that holds its lock over a pause.
-fn holding(stage: &Stage, keys: impl LockKeyProvider<Order>) -> StateMachine<Order> {
-    let machine = StateMachine::builder(stage.f.machine()).locks(&stage.locks, keys);
+fn holding(fixture: &MachineFixture, keys: impl LockKeyProvider<Order>) -> StateMachine<Order> {
+    let machine = StateMachine::builder(fixture.f.machine()).locks(&fixture.locks, keys);
     let machine = machine.action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) });
     machine.build().expect("a machine")
 }
@@ -29,8 +29,8 @@ fn archive() -> Change {
 }
 
 async fn f09_an_entity_moves_one_way_at_a_time(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = holding(&stage, latchwork_flow::EntityKey::new());
+    let fixture = MachineFixture::new(&f).await;
+    let machine = holding(&fixture, latchwork_flow::EntityKey::new());
     let paused = machine.transition(draft(), publish()).execute().await.expect("it is free");
     assert_eq!(paused.lock_state().key.as_deref(), Some("flow:entity:ORD-123"));
     assert_eq!(code(machine.transition(draft(), archive()).execute().await), "lock_taken");
@@ -39,8 +39,8 @@ async fn f09_an_entity_moves_one_way_at_a_time(f: Fixture) {
 }
 
 async fn f09_other_kinds_of_transition_go_on(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = holding(&stage, TransitionKey::new());
+    let fixture = MachineFixture::new(&f).await;
+    let machine = holding(&fixture, TransitionKey::new());
     let paused = machine.transition(draft(), publish()).execute().await.expect("it is free");
     let key = "flow:entity:ORD-123:transition:draft->published";
     assert_eq!(paused.lock_state().key.as_deref(), Some(key));
@@ -53,8 +53,8 @@ async fn f09_other_kinds_of_transition_go_on(f: Fixture) {
 }
 
 async fn f09_only_the_same_snapshot_is_excluded(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = holding(&stage, SnapshotKey::new());
+    let fixture = MachineFixture::new(&f).await;
+    let machine = holding(&fixture, SnapshotKey::new());
     machine.transition(draft(), publish()).execute().await.expect("it is free");
     let other = Order { note: "other".into(), ..draft() };
     machine.transition(other, publish()).execute().await.expect("another snapshot");
@@ -63,11 +63,11 @@ async fn f09_only_the_same_snapshot_is_excluded(f: Fixture) {
 }
 
 async fn f09_the_users_own_key(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let by_note = |order: &Order, _: &Change| -> latchwork_flow::Result<Key> {
         Ok(Key::new(&format!("note:{}", order.note))?)
     };
-    let machine = holding(&stage, by_note);
+    let machine = holding(&fixture, by_note);
     let paused = machine.transition(draft(), publish()).execute().await.expect("it is free");
     assert_eq!(paused.lock_state().key.as_deref(), Some("note:"));
     let other = Order { id: "another".into(), ..draft() };

@@ -8,7 +8,7 @@ use latchwork_flow::{
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{KEY, Order, Stage, draft, publish};
+use super::machine_fixture::{KEY, MachineFixture, Order, draft, publish};
 
 cases![
     f10_a_whole_run_in_order,
@@ -22,17 +22,17 @@ cases![
 ];
 
 async fn f10_a_whole_run_in_order(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate_fn("open", |_, _| GateResult::Allow)
-        .action(stage.noting("a"))
-        .action(stage.noting("b").behind(Done))
+        .action(fixture.noting("a"))
+        .action(fixture.noting("b").behind(Done))
         .action(MergeDelta);
     let machine = machine.build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert_eq!(
-        stage.event_names(),
+        fixture.event_names(),
         [
             "TransitionStarting",
             "LockAcquiring",
@@ -50,7 +50,7 @@ async fn f10_a_whole_run_in_order(f: Fixture) {
             "LockReleased",
         ]
     );
-    let events = stage.events();
+    let events = fixture.events();
     for (number, event) in events.iter().enumerate() {
         assert_eq!((event.transition, event.sequence), (done.id(), number as u64));
         assert_eq!(event.machine, f.machine());
@@ -81,16 +81,16 @@ impl latchwork_flow::Gate<Order> for Done {
 }
 
 async fn f10_a_run_over_a_pause_is_numbered_through(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("a"));
+        .action(fixture.noting("a"));
     let machine = machine.build().expect("a machine");
     let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
     machine.resume(id).await.expect("paused").execute().await.expect("no error");
     assert_eq!(
-        stage.event_names(),
+        fixture.event_names(),
         [
             "TransitionStarting",
             "LockAcquiring",
@@ -106,83 +106,83 @@ async fn f10_a_run_over_a_pause_is_numbered_through(f: Fixture) {
             "LockReleased",
         ]
     );
-    for (number, event) in stage.events().iter().enumerate() {
+    for (number, event) in fixture.events().iter().enumerate() {
         assert_eq!((event.transition, event.sequence), (id, number as u64));
     }
 }
 
 async fn f10_ends_are_told_before_the_lock_is_released(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_fn("stop", |_| async { Ok(ActionResult::stop()) });
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_fn("stop", |_| async { Ok(ActionResult::stop()) });
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert!(stage.event_names().ends_with(&["TransitionStopped", "LockReleased"]));
-    let machine = stage.stored().action_fn("fail", |_| async { Err("no".into()) });
+    assert!(fixture.event_names().ends_with(&["TransitionStopped", "LockReleased"]));
+    let machine = fixture.stored().action_fn("fail", |_| async { Err("no".into()) });
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect_err("it fails");
-    assert!(stage.event_names().ends_with(&["TransitionFailed", "LockReleased"]));
+    assert!(fixture.event_names().ends_with(&["TransitionFailed", "LockReleased"]));
 }
 
 async fn f10_contention_and_loss_are_told(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("a"));
+        .action(fixture.noting("a"));
     let machine = machine.build().expect("a machine");
     let id = machine.transition(draft(), publish()).execute().await.expect("no error").id();
     machine.transition(draft(), publish()).execute().await.expect_err("it is taken");
-    let events = stage.events();
+    let events = fixture.events();
     let failed = events.iter().find(|event| event.name == "LockFailed").expect("it is told");
     assert_eq!(failed.key.as_deref(), Some(KEY));
     assert!(
         failed.message.as_deref().is_some_and(|said| said.contains(&id.to_string())),
         "who has it"
     );
-    f.pass(stage.too_long()).await;
+    f.pass(fixture.too_long()).await;
     machine.resume(id).await.expect("paused").execute().await.expect_err("it ran out");
-    assert_eq!(stage.event_names().last(), Some(&"LockLost"));
+    assert_eq!(fixture.event_names().last(), Some(&"LockLost"));
 }
 
 async fn f10_all_sixteen_can_happen(f: Fixture) {
     let mut seen = BTreeSet::new();
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
-        .action(stage.noting("a").behind(Done));
+        .action(fixture.noting("a").behind(Done));
     let machine = machine.build().expect("a machine");
     let paused = machine.transition(draft(), publish()).execute().await.expect("no error");
     machine.transition(draft(), publish()).execute().await.expect_err("it is taken");
     machine.resume(paused.id()).await.expect("paused").execute().await.expect("no error");
-    let stop = stage.stored().action_fn("stop", |_| async { Ok(ActionResult::stop()) });
+    let stop = fixture.stored().action_fn("stop", |_| async { Ok(ActionResult::stop()) });
     let stop = stop.build().expect("a machine");
     stop.transition(draft(), publish()).execute().await.expect("no error");
     let mut late = machine.transition(draft(), publish());
     late.execute().await.expect("no error");
-    f.pass(stage.too_long()).await;
+    f.pass(fixture.too_long()).await;
     late.execute().await.expect_err("it ran out");
-    seen.extend(stage.event_names());
+    seen.extend(fixture.event_names());
     assert_eq!(seen.len(), 16, "{seen:?}");
 }
 
 async fn f10_a_panicking_observer_harms_nothing(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let broken = |_: &Event<'_, Order>| panic!("I cannot look");
-    let machine = stage.stored().observe(broken).action(MergeDelta).build().expect("a machine");
+    let machine = fixture.stored().observe(broken).action(MergeDelta).build().expect("a machine");
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert!(done.is_completed() && !stage.is_locked().await);
+    assert!(done.is_completed() && !fixture.is_locked().await);
 }
 
 async fn f10_a_slow_listener_harms_nothing(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let (observer, mut events) = ChannelObserver::new(2);
-    let machine = stage.stored().observe(observer.clone()).action(MergeDelta);
+    let machine = fixture.stored().observe(observer.clone()).action(MergeDelta);
     let machine = machine.build().expect("a machine");
     // Nobody reads, and nobody waits for that.
     let done = machine.transition(draft(), publish()).execute().await.expect("no error");
     assert!(done.is_completed());
-    let all = stage.events();
+    let all = fixture.events();
     assert_eq!(observer.dropped(), all.len() as u64 - 2);
     assert_eq!(events.recv().await, Some(all[0].clone()));
     assert_eq!(events.recv().await.map(|event| event.sequence), Some(1));
@@ -191,13 +191,13 @@ async fn f10_a_slow_listener_harms_nothing(f: Fixture) {
 }
 
 async fn f10_a_listener_that_is_gone_harms_nothing(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let (observer, events) = ChannelObserver::new(8);
     drop(events);
-    let machine = stage.stored().observe(observer.clone()).action(MergeDelta);
+    let machine = fixture.stored().observe(observer.clone()).action(MergeDelta);
     let machine = machine.build().expect("a machine");
     assert!(
         machine.transition(draft(), publish()).execute().await.expect("no error").is_completed()
     );
-    assert_eq!(observer.dropped(), stage.events().len() as u64);
+    assert_eq!(observer.dropped(), fixture.events().len() as u64);
 }

@@ -5,12 +5,12 @@ use serde_json::json;
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{Change, Order, Stage, draft, publish};
+use super::machine_fixture::{Change, MachineFixture, Order, draft, publish};
 
 cases![f11_a_table_is_a_gate];
 
 async fn f11_a_table_is_a_gate(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let s = |name: &str| name.to_owned();
     let table = TransitionTable::builder("order")
         .initial(s("draft"))
@@ -18,7 +18,7 @@ async fn f11_a_table_is_a_gate(f: Fixture) {
         .allow(s("published"), [s("archived")])
         .terminal([s("archived")]);
     let gate = LegalMove::new(table.build().expect("it holds together"));
-    let machine = stage.stored().gate(gate).action(MergeDelta).build().expect("a machine");
+    let machine = fixture.stored().gate(gate).action(MergeDelta).build().expect("a machine");
     let run = async |order: Order, to: &str| {
         let change = Change { status: Some(to.to_owned()) };
         machine.transition(order, change).execute().await.expect("no error")

@@ -1,12 +1,12 @@
 //! F12 What would happen, without lock or action.
 
 use latchwork_flow::{
-    Action as _, BoxError, Configuration, Gate, GateContext, GateResult, MergeDelta, Verdict,
+    Action as _, BoxError, Configuration, Gate, GateContext, GateResult, GateVerdict, MergeDelta,
 };
 
 use super::Fixture;
 use super::case::cases;
-use super::stage::{Change, KEY, Order, Stage, draft, publish};
+use super::machine_fixture::{Change, KEY, MachineFixture, Order, draft, publish};
 
 cases![
     f12_can_asks_the_gates_and_nothing_else,
@@ -32,27 +32,27 @@ impl Gate<Order> for Says {
 }
 
 async fn f12_can_asks_the_gates_and_nothing_else(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate_fn("drafts", |order, _| GateResult::allow_if(order.status == "draft", "no draft"))
-        .action(stage.noting("a"));
+        .action(fixture.noting("a"));
     let machine = machine.build().expect("a machine");
     assert!(machine.can(&draft(), &publish()).await.expect("it answers"));
     let other = Order { status: "archived".into(), ..draft() };
     assert!(!machine.can(&other, &publish()).await.expect("it answers"));
-    assert!(stage.ran().is_empty() && stage.events().is_empty() && !stage.is_locked().await);
+    assert!(fixture.ran().is_empty() && fixture.events().is_empty() && !fixture.is_locked().await);
 }
 
 async fn f12_a_dry_run_says_which_gates_refuse_and_why(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate(Says(GateResult::Allow, "one"))
         .gate(Says(GateResult::deny("too early"), "two"))
         .gate(Says(GateResult::deny("too dear"), "three"))
-        .action(stage.noting("a"))
-        .action(stage.noting("b").behind(Says(GateResult::skip("done"), "four")));
+        .action(fixture.noting("a"))
+        .action(fixture.noting("b").behind(Says(GateResult::skip("done"), "four")));
     let machine = machine.build().expect("a machine");
     let forecast = machine.dry_run(&draft(), &publish()).await.expect("it answers");
     assert!(!forecast.is_allowed() && !forecast.is_done_already());
@@ -62,24 +62,24 @@ async fn f12_a_dry_run_says_which_gates_refuse_and_why(f: Fixture) {
     let actions: Vec<_> = forecast.actions.iter().map(|a| (&*a.action, a.would_run)).collect();
     assert_eq!(actions, [("a", true), ("b", false)]);
     assert_eq!(forecast.gates[3].action.as_deref(), Some("b"));
-    assert_eq!(forecast.gates[3].verdict, Some(Verdict::SkipIdempotent));
-    assert!(stage.ran().is_empty() && stage.events().is_empty() && !stage.is_locked().await);
+    assert_eq!(forecast.gates[3].verdict, Some(GateVerdict::SkipIdempotent));
+    assert!(fixture.ran().is_empty() && fixture.events().is_empty() && !fixture.is_locked().await);
 }
 
 async fn f12_a_dry_run_tells_who_holds_the_lock(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(MergeDelta).build().expect("a machine");
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(MergeDelta).build().expect("a machine");
     let forecast = machine.dry_run(&draft(), &publish()).await.expect("it answers");
     assert_eq!((forecast.lock_key.as_deref(), forecast.holder), (Some(KEY), None));
-    let held = stage.locks.lock(KEY).owner("ana").acquire().await.expect("it is free");
+    let held = fixture.locks.lock(KEY).owner("ana").acquire().await.expect("it is free");
     let forecast = machine.dry_run(&draft(), &publish()).await.expect("it answers");
     assert_eq!(forecast.holder.expect("somebody has it").who(), "ana");
     assert!(held.is_held());
 }
 
 async fn f12_a_dry_run_survives_a_broken_gate(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture
         .stored()
         .gate(Says(GateResult::deny("error"), "fails"))
         .gate_fn("panics", |_, _| panic!("no"));
@@ -92,8 +92,8 @@ async fn f12_a_dry_run_survives_a_broken_gate(f: Fixture) {
 }
 
 async fn f12_a_dry_run_asks_the_provider(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).action(stage.noting("b"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).action(fixture.noting("b"));
     let machine = machine.configure(|_: &Order, _: &Change| Configuration::new().actions(["b"]));
     let machine = machine.build().expect("a machine");
     let forecast = machine.dry_run(&draft(), &publish()).await.expect("it answers");

@@ -19,7 +19,7 @@ use super::Fixture;
 use super::case::cases;
 use super::entities::{Orders, take};
 use super::fixture::code;
-use super::stage::{Order, Stage, draft, publish};
+use super::machine_fixture::{MachineFixture, Order, draft, publish};
 
 cases![
     f15_an_action_beyond_its_limit_is_dropped,
@@ -94,24 +94,24 @@ async fn end(f: &Fixture, task: JoinHandle<Ended>) -> Ended {
 
 async fn f15_an_action_beyond_its_limit_is_dropped(f: Fixture) {
     for own in [true, false] {
-        let stage = Stage::new(&f).await;
+        let fixture = MachineFixture::new(&f).await;
         let (endless, limit) = (Endless::default(), f.unit());
         let machine = match own {
             true => {
                 let time_limit = Some(limit);
                 let policy = ActionPolicy { time_limit, ..ActionPolicy::default() };
-                stage.stored().action(endless.action().with_policy(policy))
+                fixture.stored().action(endless.action().with_policy(policy))
             }
-            false => stage.stored().action_limit(limit).action(endless.action()),
+            false => fixture.stored().action_limit(limit).action(endless.action()),
         };
-        let (id, task) = begin(machine.action(stage.noting("next")));
+        let (id, task) = begin(machine.action(fixture.noting("next")));
         endless.inside.notified().await;
         assert_eq!(code(end(&f, task).await), "action_timed_out");
         assert!(endless.is_dropped());
-        let shown = stage.store.show(id).await.expect("it is stored");
+        let shown = fixture.store.show(id).await.expect("it is stored");
         assert_eq!(shown.status, Status::Failed);
         assert_eq!(shown.details.failure.expect("it says why").code, "action_timed_out");
-        assert!(stage.ran().is_empty() && !stage.is_locked().await);
+        assert!(fixture.ran().is_empty() && !fixture.is_locked().await);
     }
 }
 
@@ -132,50 +132,50 @@ impl Gate<Order> for Silent {
 }
 
 async fn f15_a_gate_beyond_the_limit_is_dropped(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action_limit(f.unit()).gate(Silent).action(stage.noting("a"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action_limit(f.unit()).gate(Silent).action(fixture.noting("a"));
     let (_, task) = begin(machine);
     assert_eq!(code(end(&f, task).await), "gate_failed");
-    assert!(stage.ran().is_empty());
+    assert!(fixture.ran().is_empty());
 }
 
 async fn f15_a_cancellation_drops_the_action(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let endless = Endless::default();
-    let machine = stage.stored().run_lease(f.unit() * 3).action(endless.action());
-    let (id, task) = begin(machine.action(stage.noting("next")));
+    let machine = fixture.stored().run_lease(f.unit() * 3).action(endless.action());
+    let (id, task) = begin(machine.action(fixture.noting("next")));
     endless.inside.notified().await;
-    let asked = Contexts::cancel(&stage.store, id, "enough").await.expect("it is not over");
+    let asked = Contexts::cancel(&fixture.store, id, "enough").await.expect("it is not over");
     assert_eq!(asked, Cancelled::Asked);
     let ended = end(&f, task).await.expect("that is no error");
     assert!(ended.is_cancelled() && endless.is_dropped());
-    let shown = stage.store.show(id).await.expect("it is stored");
+    let shown = fixture.store.show(id).await.expect("it is stored");
     assert_eq!((shown.status, shown.due_at), (Status::Cancelled, None));
-    assert!(stage.ran().is_empty() && !stage.is_locked().await);
+    assert!(fixture.ran().is_empty() && !fixture.is_locked().await);
 }
 
 async fn f15_a_lost_lock_drops_the_action(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let endless = Endless::default();
     let short = LockConfig { ttl: f.unit() * 2, ..LockConfig::default() };
-    let (id, task) = begin(stage.stored().lock_config(short).action(endless.action()));
+    let (id, task) = begin(fixture.stored().lock_config(short).action(endless.action()));
     endless.inside.notified().await;
     assert_eq!(code(end(&f, task).await), "lock_expired");
     assert!(endless.is_dropped());
-    let shown = stage.store.show(id).await.expect("it is stored");
+    let shown = fixture.store.show(id).await.expect("it is stored");
     assert_eq!((shown.status, shown.runner), (Status::Running, None), "another may go on");
 }
 
 async fn f15_an_action_that_outlasts_its_lock_is_quarantined(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let short = LockConfig { ttl: f.unit(), ..LockConfig::default() };
-    let builder = stage.stored().lock_config(short).action(Endless::default().action());
+    let builder = fixture.stored().lock_config(short).action(Endless::default().action());
     let machine = Orders::with(draft()).machine(builder).build().expect("a machine");
     let id = machine.submit_of("ORD-123", publish()).await.expect("stored");
     let runner = FlowRunner::new(&machine).expect("a store").max_attempts(2);
     let runner = runner.retry(Duration::from_millis(5)).tick(Duration::from_millis(20)).start();
     for _ in 0..2_000 {
-        let shown = stage.store.show(id).await.expect("it is there");
+        let shown = fixture.store.show(id).await.expect("it is there");
         if shown.status == Status::Quarantined {
             let why = shown.last_error.expect("it is said");
             assert!(why.contains("flow:entity:ORD-123"), "{why}");
@@ -189,23 +189,23 @@ async fn f15_an_action_that_outlasts_its_lock_is_quarantined(f: Fixture) {
 }
 
 async fn f15_what_is_stale_is_quarantined_and_says_why(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).action(stage.noting("b"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut worker = machine.transition(draft(), publish());
     worker.run_next_action().await.expect("no error");
     let id = worker.context().id();
     worker.release_lock().await.expect("it is held"); // others may have the order from here on
     std::mem::forget(worker);
-    f.pass(stage.too_long()).await;
+    f.pass(fixture.too_long()).await;
     let runner = FlowRunner::new(&machine).expect("a store").max_attempts(2);
     let runner = runner.retry(Duration::from_millis(5)).tick(Duration::from_millis(20)).start();
     for _ in 0..2_000 {
-        let shown = stage.store.show(id).await.expect("it is there");
+        let shown = fixture.store.show(id).await.expect("it is there");
         if shown.status == Status::Quarantined {
             let why = shown.last_error.expect("it is said");
             assert!(why.contains("reload"), "{why}");
-            assert_eq!(stage.ran(), ["a"]);
+            assert_eq!(fixture.ran(), ["a"]);
             runner.stop().await.expect("it did well");
             return;
         }
@@ -216,12 +216,12 @@ async fn f15_what_is_stale_is_quarantined_and_says_why(f: Fixture) {
 }
 
 async fn f15_a_lost_run_drops_the_action(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let endless = Endless::default();
-    let (id, task) = begin(stage.stored().run_lease(f.unit() * 3).action(endless.action()));
+    let (id, task) = begin(fixture.stored().run_lease(f.unit() * 3).action(endless.action()));
     endless.inside.notified().await;
     // Another process thinks that it is dead: as if it had been stopped for long.
-    let row = Contexts::load(&stage.store, id).await.expect("it is stored");
+    let row = Contexts::load(&fixture.store, id).await.expect("it is stored");
     let token = row.head.run.expect("it runs").token;
     let proof = latchwork_flow::store::Proof { id, token };
     let other = f.open().await;
@@ -232,9 +232,9 @@ async fn f15_a_lost_run_drops_the_action(f: Fixture) {
 }
 
 async fn f15_a_dropped_call_does_not_disturb_the_next_run(f: Fixture) {
-    let stage = Stage::new(&f).await;
+    let fixture = MachineFixture::new(&f).await;
     let (endless, orders) = (Endless::default(), Orders::with(draft()));
-    let builder = stage.stored().run_lease(f.unit() * 2).action(stage.noting("a"));
+    let builder = fixture.stored().run_lease(f.unit() * 2).action(fixture.noting("a"));
     let machine = orders.machine(builder.action(endless.action())).build().expect("a machine");
     let mut dropped = machine.transition_of("ORD-123", publish());
     tokio::select! {
@@ -242,17 +242,17 @@ async fn f15_a_dropped_call_does_not_disturb_the_next_run(f: Fixture) {
         () = endless.inside.notified() => {}
     }
     f.pass(f.unit() * 3).await;
-    let mut next = take(&stage, &machine).await;
+    let mut next = take(&fixture, &machine).await;
     let running = tokio::spawn(async move { next.execute().await.map(drop) });
     endless.inside.notified().await;
     assert_eq!(code(dropped.execute().await), "context_conflict");
-    assert!(!running.is_finished() && stage.is_locked().await, "the next run goes on");
+    assert!(!running.is_finished() && fixture.is_locked().await, "the next run goes on");
     running.abort();
 }
 
 async fn f15_an_action_may_ask_to_finish(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let (inside, witness) = (Arc::new(Notify::new()), stage.clone());
+    let fixture = MachineFixture::new(&f).await;
+    let (inside, witness) = (Arc::new(Notify::new()), fixture.clone());
     let told = inside.clone();
     let careful = action_fn("careful", move |at: ActionContext<Order>| {
         let (told, witness) = (told.clone(), witness.clone());
@@ -266,18 +266,18 @@ async fn f15_an_action_may_ask_to_finish(f: Fixture) {
         }
     });
     let policy = ActionPolicy { on_loss: OnLoss::Finish, ..ActionPolicy::default() };
-    let machine = stage.stored().run_lease(f.unit() * 3).action(careful.with_policy(policy));
-    let (id, task) = begin(machine.action(stage.noting("next")));
+    let machine = fixture.stored().run_lease(f.unit() * 3).action(careful.with_policy(policy));
+    let (id, task) = begin(machine.action(fixture.noting("next")));
     inside.notified().await;
-    Contexts::cancel(&stage.store, id, "enough").await.expect("it is not over");
+    Contexts::cancel(&fixture.store, id, "enough").await.expect("it is not over");
     assert!(end(&f, task).await.expect("that is no error").is_cancelled());
-    assert_eq!(stage.ran(), ["finished"]);
+    assert_eq!(fixture.ran(), ["finished"]);
 }
 
 async fn f15_an_action_sees_what_is_left_to_it(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let (witness, unit) = (stage.clone(), f.unit());
-    let machine = stage.stored().action_fn("looks", move |at| {
+    let fixture = MachineFixture::new(&f).await;
+    let (witness, unit) = (fixture.clone(), f.unit());
+    let machine = fixture.stored().action_fn("looks", move |at| {
         let witness = witness.clone();
         async move {
             assert!(at.is_held() && at.fence().is_some());
@@ -289,18 +289,18 @@ async fn f15_an_action_sees_what_is_left_to_it(f: Fixture) {
     });
     let machine = machine.build().expect("a machine");
     machine.transition(draft(), publish()).execute().await.expect("no error");
-    assert_eq!(stage.ran(), ["attempt 1"]);
+    assert_eq!(fixture.ran(), ["attempt 1"]);
     // A process has died with it once.
     let id = machine.submit(draft(), publish()).await.expect("stored");
-    stage.store.claim(id, None, &f.short()).await.expect("nobody is at it");
+    fixture.store.claim(id, None, &f.short()).await.expect("nobody is at it");
     f.pass(f.unit() * 2).await;
     machine.resume(id).await.expect("it is there").execute().await.expect("no error");
-    assert_eq!(stage.ran(), ["attempt 1", "attempt 2"]);
+    assert_eq!(fixture.ran(), ["attempt 1", "attempt 2"]);
 }
 
 async fn f15_a_damaged_context_is_quarantined_and_hinders_nobody(f: Fixture) {
-    let stage = Stage::new(&f).await;
-    let machine = stage.stored().action(stage.noting("a")).action(stage.noting("b"));
+    let fixture = MachineFixture::new(&f).await;
+    let machine = fixture.stored().action(fixture.noting("a")).action(fixture.noting("b"));
     let machine = machine.build().expect("a machine");
     let mut damaged = Vec::new();
     for status in ["running", "paused"] {
@@ -318,7 +318,7 @@ async fn f15_a_damaged_context_is_quarantined_and_hinders_nobody(f: Fixture) {
             f.machine(),
             draft.id,
         );
-        stage.store.create(&draft, None).await.expect("it is new");
+        fixture.store.create(&draft, None).await.expect("it is new");
         damaged.push(draft.id);
         let mut worker = match machine.resume(draft.id).await {
             Err(error) => {
@@ -339,11 +339,11 @@ async fn f15_a_damaged_context_is_quarantined_and_hinders_nobody(f: Fixture) {
             (damaged[0], Status::Quarantined),
             (damaged[1], Status::Quarantined),
         ] {
-            all &= stage.store.show(id).await.expect("it is there").status == status;
+            all &= fixture.store.show(id).await.expect("it is there").status == status;
         }
         if all {
             runner.stop().await.expect("it did well");
-            let shown = stage.store.show(damaged[0]).await.expect("it is there");
+            let shown = fixture.store.show(damaged[0]).await.expect("it is there");
             let why = shown.last_error.expect("it is said");
             assert!(why.contains("actions are left"), "{why}");
             return;

@@ -10,7 +10,7 @@ use latchwork_flow::store::{
 use latchwork_flow::{Contexts, Result, Status, TransitionId};
 use latchwork_lock::{Clock, SystemClock};
 
-use super::Bench;
+use super::TestBackend;
 
 /// Everything that a case may ask of the store under test. Clones are the same.
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub struct Fixture {
 }
 
 struct Inner {
-    bench: Bench,
+    backend: TestBackend,
     machine: String,
 }
 
@@ -28,15 +28,15 @@ pub(super) const SECRET: &str = "5ec4e7c0ffee5ec4e7c0ffee5ec4e7c0";
 
 impl Fixture {
     /// The fixture of one case.
-    pub fn new(case: &str, bench: Bench) -> Self {
+    pub fn new(case: &str, backend: TestBackend) -> Self {
         // Unique, since a server may still have the rows of another run.
         let machine = format!("{case}/{:08x}", rand::random::<u32>());
-        Fixture { inner: Arc::new(Inner { bench, machine }) }
+        Fixture { inner: Arc::new(Inner { backend, machine }) }
     }
 
     /// A connection of its own: another process, as far as the store can tell.
     pub async fn open(&self) -> Contexts {
-        self.inner.bench.connect().await.expect("the store is there")
+        self.inner.backend.connect().await.expect("the store is there")
     }
 
     /// The name of the machine whose contexts are only this run's.
@@ -46,12 +46,12 @@ impl Fixture {
 
     /// The shortest sensible run-lease here.
     pub fn unit(&self) -> Duration {
-        self.inner.bench.span_unit()
+        self.inner.backend.span_unit()
     }
 
     /// Lets this much time pass: moves the clock, or sleeps where the clock is not ours.
     pub async fn pass(&self, span: Duration) {
-        match self.inner.bench.manual_clock() {
+        match self.inner.backend.manual_clock() {
             Some(clock) => clock.advance(span),
             None => tokio::time::sleep(span).await,
         }
@@ -59,7 +59,7 @@ impl Fixture {
 
     /// The clock of this process that goes with the store's.
     pub fn clock(&self) -> Arc<dyn Clock> {
-        match self.inner.bench.manual_clock() {
+        match self.inner.backend.manual_clock() {
             Some(clock) => Arc::new(clock.clone()),
             None => SystemClock::shared(),
         }

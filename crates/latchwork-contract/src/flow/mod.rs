@@ -1,24 +1,24 @@
 //! F1 to F16 over any [`ContextStore`](latchwork_flow::ContextStore).
 //!
 //! ```no_run
-//! use latchwork_contract::flow::{Bench, main, suite};
+//! use latchwork_contract::flow::{TestBackend, main, suite};
 //! use latchwork_flow::InMemoryContextStore;
 //!
 //! main(vec![suite("memory", async || {
 //!     let store = InMemoryContextStore::new();
-//!     Bench::new(move || {
+//!     TestBackend::new(move || {
 //!         let client = store.clone();
 //!         async move { Ok(client) }
 //!     })
 //! })]);
 //! ```
 
-mod bench;
+mod backend;
 mod case;
 mod cases;
 mod fixture;
+mod machine_fixture;
 mod runner;
-mod stage;
 mod suite;
 
 mod f01_states;
@@ -46,7 +46,7 @@ mod f16_retries;
 
 mod entities;
 
-pub use bench::Bench;
+pub use backend::TestBackend;
 pub use case::Case;
 pub use cases::cases;
 pub use fixture::Fixture;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use super::Bench;
+use super::TestBackend;
 
 /// All cases over one store.
 pub struct Suite {
@@ -19,12 +19,12 @@ pub(super) enum Source {
 }
 
 /// Makes a store for each case.
-pub(super) type Factory = Arc<dyn Fn() -> BoxFuture<'static, Bench> + Send + Sync>;
+pub(super) type Factory = Arc<dyn Fn() -> BoxFuture<'static, TestBackend> + Send + Sync>;
 
 /// All cases over the stores that a factory makes, one for each case.
 pub fn suite<F>(name: &'static str, factory: impl Fn() -> F + Send + Sync + 'static) -> Suite
 where
-    F: Future<Output = Bench> + Send + 'static,
+    F: Future<Output = TestBackend> + Send + 'static,
 {
     Suite { name, source: Source::Factory(Arc::new(move || Box::pin(factory()))) }
 }

@@ -9,7 +9,7 @@ use latchwork_lock::{
 };
 
 use super::eventually::{SOON, eventually};
-use super::{Bench, Client, Faults, Flaky, Skewed};
+use super::{Client, Faults, Flaky, Skewed, TestBackend};
 
 /// Everything that a case may ask of the backend under test. Clones are the same.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Fixture {
 }
 
 struct Inner {
-    bench: Bench,
+    backend: TestBackend,
     names: String,
     declared: Capabilities,
 }
@@ -34,16 +34,16 @@ impl Fixture {
     ///
     /// # Panics
     /// When the backend cannot be reached.
-    pub async fn new(case: &str, bench: Bench) -> Self {
-        let declared = bench.connect().await.expect("the backend is there").capabilities();
+    pub async fn new(case: &str, backend: TestBackend) -> Self {
+        let declared = backend.connect().await.expect("the backend is there").capabilities();
         // Unique, since a server may still have the keys of another run.
         let names = format!("{case}/{:08x}/", rand::random::<u32>());
-        Fixture { inner: Arc::new(Inner { bench, names, declared }) }
+        Fixture { inner: Arc::new(Inner { backend, names, declared }) }
     }
 
     /// A connection of its own: another process, as far as the backend can tell.
     pub async fn client(&self) -> Client {
-        self.inner.bench.connect().await.expect("the backend is there")
+        self.inner.backend.connect().await.expect("the backend is there")
     }
 
     /// Locks on a connection of their own.
@@ -80,7 +80,7 @@ impl Fixture {
 
     /// The shortest sensible ttl here. For spans in which a busy machine may dawdle, take several.
     pub fn ttl(&self) -> Duration {
-        self.inner.bench.ttl_unit()
+        self.inner.backend.ttl_unit()
     }
 
     /// A ttl of which a busy machine may dawdle away a third, and what must be held still is.
@@ -90,7 +90,7 @@ impl Fixture {
 
     /// The time by the clock of the backend's clients.
     pub fn now(&self) -> Moment {
-        match self.inner.bench.manual_clock() {
+        match self.inner.backend.manual_clock() {
             Some(clock) => clock.now(),
             None => SystemClock.now(),
         }
@@ -98,7 +98,7 @@ impl Fixture {
 
     /// Lets this much time pass: moves the clock, or sleeps where the clock is not ours.
     pub async fn pass(&self, span: Duration) {
-        match self.inner.bench.manual_clock() {
+        match self.inner.backend.manual_clock() {
             Some(clock) => clock.advance(span),
             None => tokio::time::sleep(span).await,
         }
@@ -114,7 +114,7 @@ impl Fixture {
         what: &str,
         future: impl Future<Output = T>,
     ) -> T {
-        let Some(clock) = self.inner.bench.manual_clock() else {
+        let Some(clock) = self.inner.backend.manual_clock() else {
             let ended = tokio::time::timeout(limit, future).await;
             return ended.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"));
         };

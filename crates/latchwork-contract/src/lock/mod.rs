@@ -1,6 +1,6 @@
 //! L1 to L22 over any [`LockProvider`](latchwork_lock::provider::LockProvider).
 
-mod bench;
+mod backend;
 mod case;
 mod cases;
 mod eventually;
@@ -42,7 +42,7 @@ mod lock_all;
 mod payments;
 mod random_run;
 
-pub use bench::Bench;
+pub use backend::TestBackend;
 pub use case::{Case, Outcome};
 pub use cases::cases;
 pub use eventually::eventually;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
-use super::Bench;
+use super::TestBackend;
 
 /// All cases over one provider.
 pub struct Suite {
@@ -21,12 +21,12 @@ pub(super) enum Source {
 }
 
 /// Makes a backend for each case.
-pub(super) type Factory = Arc<dyn Fn() -> BoxFuture<'static, Bench> + Send + Sync>;
+pub(super) type Factory = Arc<dyn Fn() -> BoxFuture<'static, TestBackend> + Send + Sync>;
 
 /// All cases over the backends that a factory makes, one for each case.
 pub fn suite<F>(name: &'static str, factory: impl Fn() -> F + Send + Sync + 'static) -> Suite
 where
-    F: Future<Output = Bench> + Send + 'static,
+    F: Future<Output = TestBackend> + Send + 'static,
 {
     let factory: Factory = Arc::new(move || Box::pin(factory()));
     Suite { name, provider: name, manual: false, source: Source::Factory(factory) }
@@ -45,7 +45,7 @@ impl Suite {
         Suite { provider, ..self }
     }
 
-    /// Says that the benches have a clock that is moved by hand: cases that need real time are
+    /// Says that the backends have a clock that is moved by hand: cases that need real time are
     /// left out.
     #[must_use]
     pub fn on_a_manual_clock(self) -> Self {

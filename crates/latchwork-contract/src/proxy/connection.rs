@@ -17,7 +17,7 @@ use super::control::{Direction, Flow, Shared};
 const UNDER_WAY: usize = 1_024;
 
 /// Carries bytes to and fro until both sides have ended, or it is cut.
-pub(super) async fn carry(mut client: TcpStream, shared: Arc<Shared>) {
+pub(super) async fn run_connection(mut client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     let open = Open::count(&shared);
     let mut server = None;
@@ -38,19 +38,19 @@ pub(super) async fn carry(mut client: TcpStream, shared: Arc<Shared>) {
 struct Open<'a> {
     shared: &'a Shared,
     closed: AtomicBool,
-    /// How many strandings there had been when it came.
-    strandings: u64,
+    /// How many silencings there had been when it came.
+    silencings: u64,
 }
 
 impl<'a> Open<'a> {
     fn count(shared: &'a Shared) -> Self {
         shared.open.fetch_add(1, Ordering::Relaxed);
-        let strandings = shared.strandings.load(Ordering::Relaxed);
-        Open { shared, closed: AtomicBool::new(false), strandings }
+        let silencings = shared.silencings.load(Ordering::Relaxed);
+        Open { shared, closed: AtomicBool::new(false), silencings }
     }
 
     fn flow(&self, direction: Direction) -> Flow {
-        if self.shared.strandings.load(Ordering::Relaxed) > self.strandings {
+        if self.shared.silencings.load(Ordering::Relaxed) > self.silencings {
             return Flow::Drop;
         }
         if direction == Direction::ToClient && self.shared.is_one_too_many() {
@@ -78,7 +78,7 @@ async fn forward(
     shared: &Shared,
     open: &Open<'_>,
 ) -> io::Result<()> {
-    if shared.rules.borrow().nowhere {
+    if shared.rules.borrow().unrouted {
         return swallow(client, shared, open).await;
     }
     let server = server.insert(TcpStream::connect(shared.target).await?);

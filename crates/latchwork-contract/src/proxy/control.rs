@@ -17,7 +17,7 @@ use super::listen::{Listen, listen};
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    doors: mpsc::Sender<Listen>,
+    commands: mpsc::Sender<Listen>,
     task: JoinHandle<()>,
 }
 
@@ -66,8 +66,8 @@ pub(super) struct Shared {
     pub(super) rules: watch::Sender<Rules>,
     /// Counts the cuts; a connection ends when it changes.
     pub(super) cuts: watch::Sender<u64>,
-    /// Counts the strandings; a connection that is older than the last one is lost.
-    pub(super) strandings: AtomicU64,
+    /// Counts the silencings; a connection that is older than the last one is lost.
+    pub(super) silencings: AtomicU64,
     /// How many answers may still pass; negative when they are not counted.
     pub(super) answers: AtomicI64,
     pub(super) connections: AtomicU64,
@@ -91,7 +91,7 @@ pub(super) struct Rules {
     pub(super) to_server: Flow,
     pub(super) to_client: Flow,
     /// New connections are accepted and led nowhere.
-    pub(super) nowhere: bool,
+    pub(super) unrouted: bool,
 }
 
 impl Rules {
@@ -115,7 +115,7 @@ impl Proxy {
             target,
             rules: watch::Sender::default(),
             cuts: watch::Sender::default(),
-            strandings: AtomicU64::new(0),
+            silencings: AtomicU64::new(0),
             answers: AtomicI64::new(-1),
             connections: AtomicU64::new(0),
             open: AtomicU64::new(0),
@@ -123,9 +123,9 @@ impl Proxy {
             to_client: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
         });
-        let (doors, told) = mpsc::channel(1);
+        let (commands, told) = mpsc::channel(1);
         let task = tokio::spawn(listen(listener, shared.clone(), told));
-        Ok(Proxy { address, shared, doors, task })
+        Ok(Proxy { address, shared, commands, task })
     }
 
     /// Where clients connect to.
@@ -140,7 +140,7 @@ impl Proxy {
     pub async fn pass(&self) -> io::Result<()> {
         self.shared.answers.store(-1, Ordering::Relaxed);
         self.shared.rules.send_replace(Rules::default());
-        self.door(Listen::Open).await
+        self.set_listening(Listen::Open).await
     }
 
     /// Says what happens to the bytes of one direction from now on.
@@ -160,14 +160,14 @@ impl Proxy {
     /// Throws everything away, and accepts new connections without ever forwarding them: what
     /// a firewall does that drops packets.
     pub fn black_hole(&self) {
-        let rules = Rules { to_server: Flow::Drop, to_client: Flow::Drop, nowhere: true };
+        let rules = Rules { to_server: Flow::Drop, to_client: Flow::Drop, unrouted: true };
         self.shared.rules.send_replace(rules);
     }
 
     /// Throws away whatever comes on the connections that exist, for ever, and tells nobody: what
     /// a router does that has forgotten them. New ones are not concerned.
-    pub fn strand(&self) {
-        self.shared.strandings.fetch_add(1, Ordering::Relaxed);
+    pub fn silence_open(&self) {
+        self.shared.silencings.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Resets every connection. New ones are not concerned.
@@ -178,7 +178,7 @@ impl Proxy {
     /// Refuses new connections, as where no server runs. Those that exist are not concerned.
     pub async fn refuse(&self) {
         // To close a port cannot fail.
-        let _ = self.door(Listen::Closed).await;
+        let _ = self.set_listening(Listen::Closed).await;
     }
 
     /// What was seen so far.
@@ -193,10 +193,13 @@ impl Proxy {
         }
     }
 
-    async fn door(&self, wanted: fn(oneshot::Sender<io::Result<()>>) -> Listen) -> io::Result<()> {
+    async fn set_listening(
+        &self,
+        wanted: fn(oneshot::Sender<io::Result<()>>) -> Listen,
+    ) -> io::Result<()> {
         let (tell, told) = oneshot::channel();
         let gone = |_| io::Error::other("the proxy's runtime has ended");
-        self.doors.send(wanted(tell)).await.map_err(|_| gone(()))?;
+        self.commands.send(wanted(tell)).await.map_err(|_| gone(()))?;
         told.await.map_err(|_| gone(()))?
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 
-use super::connection::carry;
+use super::connection::run_connection;
 use super::control::Shared;
 
 /// What the port should be; the answer comes when it is.
@@ -40,7 +40,7 @@ pub(super) async fn listen(
             },
             client = accept(listener.as_ref()) => {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                tokio::spawn(carry(client, shared.clone()));
+                tokio::spawn(run_connection(client, shared.clone()));
             }
         }
     }

@@ -16,7 +16,7 @@
 //! proxy.set(Direction::ToClient, Flow::Drop);  // the grant is made, and the answer is lost
 //! proxy.set(Direction::ToServer, Flow::Delay(Duration::from_millis(200)));
 //! proxy.pass_answers(2);                       // and only the third is lost
-//! proxy.strand();                              // the connections that exist are silent for ever
+//! proxy.silence_open();                              // the connections that exist are silent for ever
 //! proxy.black_hole();                          // new connections too lead nowhere
 //! proxy.refuse().await;                        // nobody listens
 //! proxy.pass().await?;                         // all is well again

@@ -33,11 +33,11 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.address()).await.expect("it listens")
 }
 
-async fn say(stream: &mut TcpStream, word: &str) {
+async fn send(stream: &mut TcpStream, word: &str) {
     stream.write_all(word.as_bytes()).await.expect("sent");
 }
 
-async fn hear(stream: &mut TcpStream) -> Result<String> {
+async fn receive(stream: &mut TcpStream) -> Result<String> {
     let mut word = [0; 64];
     let read = timeout(SOON, stream.read(&mut word)).await.expect("not within ten seconds")?;
     Ok(String::from_utf8_lossy(&word[..read]).into_owned())
@@ -53,11 +53,11 @@ async fn silent(stream: &mut TcpStream) -> bool {
 async fn it_passes_and_counts() {
     let proxy = before_echo().await;
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     assert_eq!(proxy.counts().open, 1);
     stream.shutdown().await.expect("ended");
-    assert_eq!(hear(&mut stream).await.expect("the end comes through"), "");
+    assert_eq!(receive(&mut stream).await.expect("the end comes through"), "");
     assert_eq!(proxy.counts().open, 0);
     let counts = proxy.counts();
     assert_eq!((counts.connections, counts.dropped), (1, 0));
@@ -72,13 +72,13 @@ async fn each_direction_is_delayed() {
         let mut stream = connect(&proxy).await;
         proxy.set(direction, Flow::Delay(span));
         let began = SystemClock.now();
-        say(&mut stream, "hello").await;
-        assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+        send(&mut stream, "hello").await;
+        assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
         let took = SystemClock.now().since(began);
         assert!(took >= span, "{direction:?}: {took:?}");
         proxy.set(direction, Flow::Pass);
-        say(&mut stream, "again").await;
-        assert_eq!(hear(&mut stream).await.expect("an answer"), "again");
+        send(&mut stream, "again").await;
+        assert_eq!(receive(&mut stream).await.expect("an answer"), "again");
     }
 }
 
@@ -88,15 +88,15 @@ async fn each_direction_is_dropped() {
         let proxy = before_echo().await;
         let mut stream = connect(&proxy).await;
         proxy.set(direction, Flow::Drop);
-        say(&mut stream, "lost").await;
+        send(&mut stream, "lost").await;
         assert!(silent(&mut stream).await, "{direction:?}");
         assert_eq!(proxy.counts().dropped, 4);
         // The server has it, if only the answer was lost.
         let arrived = if direction == Direction::ToClient { 4 } else { 0 };
         assert_eq!(proxy.counts().to_server, arrived);
         proxy.pass().await.expect("it listens");
-        say(&mut stream, "hello").await;
-        assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+        send(&mut stream, "hello").await;
+        assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     }
 }
 
@@ -104,36 +104,36 @@ async fn each_direction_is_dropped() {
 async fn a_black_hole_keeps_old_and_new_connections() {
     let proxy = before_echo().await;
     let mut old = connect(&proxy).await;
-    say(&mut old, "hello").await;
-    assert_eq!(hear(&mut old).await.expect("an answer"), "hello");
+    send(&mut old, "hello").await;
+    assert_eq!(receive(&mut old).await.expect("an answer"), "hello");
     proxy.black_hole();
     let mut new = connect(&proxy).await;
-    say(&mut old, "lost").await;
-    say(&mut new, "lost").await;
+    send(&mut old, "lost").await;
+    send(&mut new, "lost").await;
     assert!(silent(&mut old).await && silent(&mut new).await);
     new.shutdown().await.expect("ended");
     assert!(silent(&mut new).await, "its end is not answered either");
     assert_eq!(proxy.counts().to_server, 5);
     proxy.pass().await.expect("it listens");
-    say(&mut old, "again").await;
-    assert_eq!(hear(&mut old).await.expect("an answer"), "again");
+    send(&mut old, "again").await;
+    assert_eq!(receive(&mut old).await.expect("an answer"), "again");
     assert!(silent(&mut new).await, "what was led nowhere stays there");
     proxy.cut();
-    assert!(hear(&mut new).await.is_err(), "but it can be cut");
+    assert!(receive(&mut new).await.is_err(), "but it can be cut");
 }
 
 #[tokio::test]
 async fn a_cut_is_a_reset_and_new_connections_work() {
     let proxy = before_echo().await;
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     proxy.cut();
-    let error = hear(&mut stream).await.expect_err("cut");
+    let error = receive(&mut stream).await.expect_err("cut");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     assert_eq!(proxy.counts().connections, 2);
 }
 
@@ -141,45 +141,45 @@ async fn a_cut_is_a_reset_and_new_connections_work() {
 async fn new_connections_are_refused_and_old_ones_go_on() {
     let proxy = before_echo().await;
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     proxy.refuse().await;
     let refused = TcpStream::connect(proxy.address()).await.expect_err("nobody listens");
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
-    say(&mut stream, "again").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "again");
+    send(&mut stream, "again").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "again");
     proxy.pass().await.expect("the port is still ours");
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
 }
 
 #[tokio::test]
 async fn its_end_is_the_end_of_its_connections() {
     let proxy = before_echo().await;
     let mut stream = connect(&proxy).await;
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
     drop(proxy);
-    assert!(hear(&mut stream).await.is_err());
+    assert!(receive(&mut stream).await.is_err());
 }
 
 #[tokio::test]
 async fn what_is_stranded_is_silent_for_ever_and_new_connections_work() {
     let proxy = before_echo().await;
     let mut old = connect(&proxy).await;
-    say(&mut old, "hello").await;
-    assert_eq!(hear(&mut old).await.expect("an answer"), "hello");
-    proxy.strand();
+    send(&mut old, "hello").await;
+    assert_eq!(receive(&mut old).await.expect("an answer"), "hello");
+    proxy.silence_open();
     let mut new = connect(&proxy).await;
-    say(&mut new, "hello").await;
-    assert_eq!(hear(&mut new).await.expect("an answer"), "hello");
+    send(&mut new, "hello").await;
+    assert_eq!(receive(&mut new).await.expect("an answer"), "hello");
     proxy.pass().await.expect("it listens");
-    say(&mut old, "lost").await;
+    send(&mut old, "lost").await;
     assert!(silent(&mut old).await);
     drop(old);
-    proxy.strand();
-    say(&mut new, "lost").await;
+    proxy.silence_open();
+    send(&mut new, "lost").await;
     assert!(silent(&mut new).await);
 }
 
@@ -188,12 +188,12 @@ async fn answers_are_lost_from_a_number_on() {
     let proxy = before_echo().await;
     let mut stream = connect(&proxy).await;
     proxy.pass_answers(1);
-    say(&mut stream, "hello").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "hello");
-    say(&mut stream, "lost").await;
+    send(&mut stream, "hello").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "hello");
+    send(&mut stream, "lost").await;
     assert!(silent(&mut stream).await);
     assert_eq!(proxy.counts().to_server, 9);
     proxy.pass().await.expect("it listens");
-    say(&mut stream, "again").await;
-    assert_eq!(hear(&mut stream).await.expect("an answer"), "again");
+    send(&mut stream, "again").await;
+    assert_eq!(receive(&mut stream).await.expect("an answer"), "again");
 }

@@ -8,7 +8,7 @@ use latchwork_lock::{Error, Locks, PageRequest};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-use super::stage::Stage;
+use super::process_context::ProcessContext;
 use crate::history::What;
 
 /// The keys that one process drops. Nobody else asks for them, and their leases outlast the run: so
@@ -52,16 +52,16 @@ impl Drops {
 }
 
 /// Takes some keys and drops all guards at once.
-pub(super) async fn drop_many(stage: &Stage, chance: &mut StdRng) {
-    let ttl = stage.part.torture.duration + Duration::from_secs(60);
+pub(super) async fn drop_many(context: &ProcessContext, chance: &mut StdRng) {
+    let ttl = context.assignment.torture.duration + Duration::from_secs(60);
     let guards = join_all((0..chance.random_range(8..48)).map(|_| async move {
-        let request = stage.request();
+        let request = context.request();
         let key = format!("{request:016x}");
-        match stage.drops.locks.lock(&key).ttl(ttl).acquire().await {
+        match context.drops.locks.lock(&key).ttl(ttl).acquire().await {
             Ok(guard) => Some((request, guard)),
             Err(error) => {
                 assert!(error.is_temporary(), "request {request:x} for a key of its own: {error}");
-                stage.drops.uncertain.lock().expect("no panic").push(key);
+                context.drops.uncertain.lock().expect("no panic").push(key);
                 None
             }
         }
@@ -69,7 +69,7 @@ pub(super) async fn drop_many(stage: &Stage, chance: &mut StdRng) {
     .await;
     tokio::time::sleep(Duration::from_millis(chance.random_range(0..10))).await;
     for (request, guard) in guards.into_iter().flatten() {
-        stage.record("", request, What::Dropped);
+        context.record("", request, What::Dropped);
         drop(guard);
     }
 }

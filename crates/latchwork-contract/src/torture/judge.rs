@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use latchwork_lock::provider::Moment;
 
-use super::stage::{Stage, process_of};
+use super::process_context::{ProcessContext, process_of};
 use crate::history::{Event, History, Rule, What, check, forgotten};
 
 /// What happened in a run, counted.
@@ -48,12 +48,12 @@ pub struct Report {
 const SHOWN: usize = 8;
 
 /// Reads everything and finds nothing.
-pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
-    let torture = &stage.part.torture;
-    let directory = &stage.part.directory;
-    let history = read(stage).expect("what was written can be read");
+pub(super) fn judge(context: &ProcessContext, mut troubles: Vec<String>) -> Report {
+    let torture = &context.assignment.torture;
+    let directory = &context.assignment.directory;
+    let history = read(context).expect("what was written can be read");
     let report = Report::of(history.events());
-    troubles.extend(lost_updates(stage).expect("the gate can be read"));
+    troubles.extend(lost_updates(context).expect("the gate can be read"));
     if report.granted < 50 || report.queued < 10 || report.dropped < 10 {
         troubles.push("there were too few grants, waits and drops to say anything".to_owned());
     }
@@ -78,9 +78,9 @@ pub(super) fn judge(stage: &Stage, mut troubles: Vec<String>) -> Report {
     report
 }
 
-fn read(stage: &Stage) -> io::Result<History> {
+fn read(context: &ProcessContext) -> io::Result<History> {
     let mut files: Vec<PathBuf> = Vec::new();
-    for entry in fs::read_dir(&stage.part.directory)? {
+    for entry in fs::read_dir(&context.assignment.directory)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "jsonl") {
             files.push(path);
@@ -89,15 +89,15 @@ fn read(stage: &Stage) -> io::Result<History> {
     let files = files.iter().map(|path| File::open(path).map(BufReader::new));
     let history = History::read(files.collect::<io::Result<Vec<_>>>()?)?;
     let mut events = history.events().to_vec();
-    events.extend(writes(stage)?);
+    events.extend(writes(context)?);
     Ok(History::new(events))
 }
 
 /// The writes as the gate tells them: a writer that was killed could not.
-fn writes(stage: &Stage) -> io::Result<Vec<Event>> {
+fn writes(context: &ProcessContext) -> io::Result<Vec<Event>> {
     let mut events = Vec::new();
-    for key in &stage.keys {
-        for (number, line) in stage.gate.log(key)?.iter().enumerate() {
+    for key in &context.keys {
+        for (number, line) in context.gate.log(key)?.iter().enumerate() {
             events.push(Event {
                 at: Moment::default(), // unknown, and its place is what counts
                 process: 0,
@@ -112,11 +112,11 @@ fn writes(stage: &Stage) -> io::Result<Vec<Event>> {
 }
 
 /// Writes of another than the one who had announced itself last: what it had read was old.
-fn lost_updates(stage: &Stage) -> io::Result<Vec<String>> {
+fn lost_updates(context: &ProcessContext) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for key in &stage.keys {
+    for key in &context.keys {
         let mut holder = None;
-        for line in stage.gate.log(key)? {
+        for line in context.gate.log(key)? {
             if line.place == line.read {
                 holder = Some(line.request);
             } else if holder != Some(line.request) {

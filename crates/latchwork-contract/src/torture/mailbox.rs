@@ -14,7 +14,7 @@ pub(super) struct Mailbox {
 
 /// A lease, and the request that got it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Letter {
+pub(super) struct StoredLease {
     pub(super) request: u64,
     pub(super) lease: Lease,
 }
@@ -26,15 +26,15 @@ impl Mailbox {
     }
 
     /// Leaves a lease for whoever comes.
-    pub(super) fn put(&self, letter: &Letter) -> io::Result<()> {
-        let name = self.directory.join(format!("{:016x}", letter.request));
+    pub(super) fn put(&self, stored: &StoredLease) -> io::Result<()> {
+        let name = self.directory.join(format!("{:016x}", stored.request));
         let draft = name.with_extension("draft");
-        fs::write(&draft, serde_json::to_vec(letter)?)?;
+        fs::write(&draft, serde_json::to_vec(stored)?)?;
         fs::rename(draft, name.with_extension("lease")) // whole or not at all
     }
 
     /// Any lease that is there. Without `take` it stays, so that two may resume it.
-    pub(super) fn get(&self, take: bool) -> io::Result<Option<Letter>> {
+    pub(super) fn get(&self, take: bool) -> io::Result<Option<StoredLease>> {
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
             if path.extension().is_none_or(|extension| extension != "lease") {

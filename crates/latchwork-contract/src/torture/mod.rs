@@ -28,20 +28,20 @@
 //! LATCHWORK_TORTURE_SECONDS=600 LATCHWORK_SEED=7 cargo test -p latchwork-lock --all-features --test torture file
 //! ```
 
-mod children;
 mod drops;
 mod faults;
 mod gate;
 mod hold;
 mod judge;
 mod mailbox;
-mod pulse;
+mod pauses;
+mod process_context;
+mod queues;
 mod run;
 mod settings;
-mod stage;
 mod task;
-mod watch;
 mod worker;
+mod workers;
 
 pub use gate::{FileGate, Refused, Write};
 pub use judge::Report;

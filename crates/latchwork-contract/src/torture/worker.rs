@@ -8,13 +8,13 @@ use futures::future::{Either, join_all, select};
 use latchwork_lock::{Clock, Locks, SystemClock};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-use super::pulse::pulse;
-use super::stage::{Part, Stage};
+use super::pauses::record_pauses;
+use super::process_context::{Assignment, ProcessContext};
 use super::task::work;
 use crate::history::What;
 
-/// The variable in which a worker finds its part.
-pub(super) const PART: &str = "LATCHWORK_TORTURE_WORKER";
+/// The variable in which a worker finds its assignment.
+pub(super) const ASSIGNMENT: &str = "LATCHWORK_TORTURE_WORKER";
 
 /// Makes a worker of this process, which ends with it, if a supervisor has started it as one;
 /// else it does nothing. Call it in a test of the name `worker`.
@@ -22,8 +22,9 @@ pub(super) const PART: &str = "LATCHWORK_TORTURE_WORKER";
 /// # Panics
 /// When the locks answer in a way that they must not. The supervisor tells of it.
 pub fn worker() {
-    let Ok(part) = std::env::var(PART) else { return };
-    let part: Part = serde_json::from_str(&part).expect("the supervisor's own words");
+    let Ok(assignment) = std::env::var(ASSIGNMENT) else { return };
+    let assignment: Assignment =
+        serde_json::from_str(&assignment).expect("the supervisor's own words");
     // A supervisor that is killed cannot tell a stopped worker to go on and end.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal that exists");
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -31,29 +32,30 @@ pub fn worker() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(play(part));
+    runtime.block_on(run_tasks(assignment));
     std::process::exit(0);
 }
 
-async fn play(part: Part) {
-    let Some(locks) = connect(&part).await else { return };
-    let stage = Arc::new(Stage::open(part, &locks).expect("the directory is there"));
-    let done = join_all(tasks(&stage));
-    match select(pin!(done), pin!(pulse(&stage))).await {
+async fn run_tasks(assignment: Assignment) {
+    let Some(locks) = connect(&assignment).await else { return };
+    let context =
+        Arc::new(ProcessContext::open(assignment, &locks).expect("the directory is there"));
+    let done = join_all(tasks(&context));
+    match select(pin!(done), pin!(record_pauses(&context))).await {
         Either::Left((ended, _)) => ended.into_iter().for_each(|ended| ended.expect("no panic")),
-        Either::Right(_) => unreachable!("a pulse goes on"),
+        Either::Right(_) => unreachable!("a record_pauses goes on"),
     }
     // Some still hold what they forgot to release; from here on it may be free.
-    stage.record("", 0, What::ProcessEnds { who: stage.part.number });
-    let lost = stage.drops.left_over(stage.part.torture.slack).await;
+    context.record("", 0, What::ProcessEnds { who: context.assignment.number });
+    let lost = context.drops.left_over(context.assignment.torture.slack).await;
     assert!(lost.is_none(), "{lost:?}");
-    stage.locks.close().await;
+    context.locks.close().await;
 }
 
 /// Opens the backend, which may be too busy for a newcomer for a while; none when the run is over.
-async fn connect(part: &Part) -> Option<Locks> {
-    while SystemClock.now() < part.end {
-        match Locks::connect(&part.torture.url).await {
+async fn connect(assignment: &Assignment) -> Option<Locks> {
+    while SystemClock.now() < assignment.end {
+        match Locks::connect(&assignment.torture.url).await {
             Ok(locks) => return Some(locks),
             Err(error) => assert!(error.is_temporary(), "the backend is there: {error}"),
         }
@@ -63,10 +65,10 @@ async fn connect(part: &Part) -> Option<Locks> {
 }
 
 /// Starts the tasks of one process.
-pub(super) fn tasks(stage: &Arc<Stage>) -> Vec<tokio::task::JoinHandle<()>> {
+pub(super) fn tasks(context: &Arc<ProcessContext>) -> Vec<tokio::task::JoinHandle<()>> {
     let start = |task| {
-        let stage = stage.clone();
-        tokio::spawn(async move { work(&stage, stage.chance(task)).await })
+        let context = context.clone();
+        tokio::spawn(async move { work(&context, context.chance(task)).await })
     };
-    (0..stage.part.torture.tasks).map(start).collect()
+    (0..context.assignment.torture.tasks).map(start).collect()
 }

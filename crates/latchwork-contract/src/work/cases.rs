@@ -4,7 +4,7 @@ use super::{
     Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_parts, w02_propose,
     w03_claims, w03_limits, w04_leases, w05_failures, w06_validation, w07_apply, w08_rework,
     w09_idempotency, w10_audit, w11_maintenance, w13_blockers, w13_items, w13_listings,
-    w14_listeners, w15_bad_input, w17_review, w20_unique,
+    w14_listeners, w15_bad_input, w17_review, w18_receipt, w20_unique,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -32,6 +32,7 @@ pub fn cases() -> Vec<Case> {
         w14_listeners::CASES,
         w15_bad_input::CASES,
         w17_review::CASES,
+        w18_receipt::CASES,
         w20_unique::CASES,
     ]
     .concat();

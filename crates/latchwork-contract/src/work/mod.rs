@@ -36,6 +36,7 @@ mod w13_listings;
 mod w14_listeners;
 mod w15_bad_input;
 mod w17_review;
+mod w18_receipt;
 mod w20_unique;
 
 pub use backend::{Suite, TestBackend, missing, suite};

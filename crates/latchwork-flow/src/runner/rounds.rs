@@ -10,7 +10,7 @@ use latchwork_lock::provider::Moment;
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::retries::{Retries, jittered, pause};
-use super::task::{Came, Done, Task};
+use super::task::{Done, Outcome, Task};
 use super::{FlowRunner, Leaving};
 use crate::store::{ContextStore, DueClaim, GiveBack, Proof, RunClaim, SUSPECT, StoredContext};
 use crate::{Result, State, TransitionId};
@@ -34,7 +34,7 @@ pub(super) async fn run<S: State>(
         tasks: JoinSet::new(),
         running: HashMap::new(),
         foreign: HashMap::new(),
-        in_vain: 0,
+        empty_claims: 0,
         leaving: Leaving::default(),
         stop: stop.boxed().shared(),
     };
@@ -58,7 +58,7 @@ struct Rounds<'a, S: State> {
     /// What this program cannot read, and until when it need not look again.
     foreign: HashMap<TransitionId, Moment>,
     /// How often in a row something was due that this runner could not get.
-    in_vain: u32,
+    empty_claims: u32,
     retries: Retries,
     leaving: Leaving,
     stop: Shared<BoxFuture<'a, ()>>,
@@ -83,7 +83,7 @@ impl<S: State> Rounds<'_, S> {
             let stop = self.stop.clone();
             tokio::select! {
                 () = stop => {}
-                () = self.one_ends() => {}
+                () = self.join_next() => {}
             }
             return Ok(());
         }
@@ -98,7 +98,7 @@ impl<S: State> Rounds<'_, S> {
             exclude: &exclude,
             ..DueClaim::new(&name, free.min(BATCH), &claim)
         };
-        let due = self.patiently(|| contexts.claim_due(&due)).await?;
+        let due = self.with_store_retry(|| contexts.claim_due(&due)).await?;
         let Some(claimed) = due else { return Ok(()) };
         if self.is_to_stop() {
             for stored in claimed {
@@ -107,12 +107,12 @@ impl<S: State> Rounds<'_, S> {
             return Ok(());
         }
         if !claimed.is_empty() {
-            self.in_vain = 0;
-        } else if let Some(next) = self.patiently(|| contexts.next_due(&name)).await? {
+            self.empty_claims = 0;
+        } else if let Some(next) = self.with_store_retry(|| contexts.next_due(&name)).await? {
             // Due now, and yet not ours: another's, not readable, or not to be run beside what runs.
             let due_now = next.is_some_and(|next| next.is_zero());
-            self.in_vain = if due_now { (self.in_vain + 1).min(10) } else { 0 };
-            let least = Duration::from_millis(1 << self.in_vain);
+            self.empty_claims = if due_now { (self.empty_claims + 1).min(10) } else { 0 };
+            let least = Duration::from_millis(1 << self.empty_claims);
             self.sleep(next.map(|next| if due_now { least } else { next })).await;
         }
         for stored in claimed {
@@ -132,7 +132,7 @@ impl<S: State> Rounds<'_, S> {
     }
 
     /// Asks the store, and again while it is away; none when the runner is to stop meanwhile.
-    async fn patiently<T, F>(&self, ask: impl Fn() -> F) -> Result<Option<T>>
+    async fn with_store_retry<T, F>(&self, ask: impl Fn() -> F) -> Result<Option<T>>
     where
         F: Future<Output = Result<T>>,
     {
@@ -163,16 +163,16 @@ impl<S: State> Rounds<'_, S> {
         let chance = jittered(Duration::from_millis(10), 1.0);
         let span = next.map_or(tick, |next| next.saturating_add(chance).min(tick));
         let clock = self.runner.machine.clock().clone();
-        let (bell, stop) = (self.runner.bell.clone(), self.stop.clone());
+        let (wake, stop) = (self.runner.wake.clone(), self.stop.clone());
         tokio::select! {
             () = stop => {}
             () = clock.sleep_until(clock.now().after(span)) => {}
-            () = bell.notified() => {}
-            () = self.one_ends(), if !self.tasks.is_empty() => {}
+            () = wake.notified() => {}
+            () = self.join_next(), if !self.tasks.is_empty() => {}
         }
     }
 
-    async fn one_ends(&mut self) {
+    async fn join_next(&mut self) {
         if let Some(done) = self.tasks.join_next_with_id().await {
             self.note(done);
         }
@@ -208,9 +208,9 @@ impl<S: State> Rounds<'_, S> {
         };
         let run = self.running.remove(&id);
         match done {
-            Ok((_, Done { id, came: Came::Again })) => self.retries.failed(id),
-            Ok((_, Done { id, came: Came::On })) => self.retries.went_on(id),
-            Ok((_, Done { id, came: Came::Foreign })) => {
+            Ok((_, Done { id, outcome: Outcome::Again })) => self.retries.failed(id),
+            Ok((_, Done { id, outcome: Outcome::On })) => self.retries.went_on(id),
+            Ok((_, Done { id, outcome: Outcome::Foreign })) => {
                 let clock = self.runner.machine.clock();
                 let until = clock.now().after(self.retries.pause(id));
                 self.retries.failed(id);
@@ -233,7 +233,7 @@ impl<S: State> Rounds<'_, S> {
         while !self.tasks.is_empty() {
             tokio::select! {
                 () = &mut patience => break,
-                () = self.one_ends() => {}
+                () = self.join_next() => {}
             }
         }
         self.tasks.shutdown().await;

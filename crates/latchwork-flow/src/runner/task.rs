@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Leaving, Reload, Terms};
+use super::{Leaving, Reload, RunTerms};
 use crate::store::{ContextStore, Due, GiveBack, Proof, RunClaim, StoredContext};
 use crate::{Contexts, Error, Result, State, StateMachine, StateWorker, Status, TransitionId};
 
@@ -21,12 +21,12 @@ pub(super) struct Task<S: State> {
 /// What came of it.
 pub(super) struct Done {
     pub(super) id: TransitionId,
-    pub(super) came: Came,
+    pub(super) outcome: Outcome,
 }
 
 /// How far it came.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Came {
+pub(super) enum Outcome {
     /// It has gone on, or somebody else has it.
     On,
     /// It is to be tried again.
@@ -42,10 +42,10 @@ impl<S: State> Task<S> {
 
     pub(super) async fn run(self) -> Done {
         let id = self.stored.head.id;
-        Done { id, came: self.go_on().await }
+        Done { id, outcome: self.run_context().await }
     }
 
-    async fn go_on(self) -> Came {
+    async fn run_context(self) -> Outcome {
         let proof = self.proof();
         let (id, contexts) = (proof.id, self.contexts);
         let mut worker = match self.machine.take(self.stored, self.claim) {
@@ -58,18 +58,18 @@ impl<S: State> Task<S> {
                 let postpone = counts.then_some(self.postpone);
                 let how = GiveBack { postpone, counts, reason: Some(&reason) };
                 later(id, contexts.release(proof, &how).await);
-                return if counts { Came::Again } else { Came::Foreign };
+                return if counts { Outcome::Again } else { Outcome::Foreign };
             }
         };
         let under_way = matches!(worker.context().status(), Status::Paused | Status::Running);
         let reload = self.reload.filter(|_| under_way);
         // The recovery claims it a second time, which it could not while it is postponed.
         let postpone = Some(self.postpone).filter(|_| reload.is_none());
-        worker.under(Terms { leaving: self.leaving, postpone });
+        worker.set_terms(RunTerms { leaving: self.leaving, postpone });
         let ended = match (worker.due(), reload) {
             (Some(Due::Nothing), _) => {
                 later(id, contexts.release(proof, &GiveBack::default()).await);
-                return Came::On;
+                return Outcome::On;
             }
             (Some(Due::RenewLock), _) => worker.renew_lock().await,
             (_, Some(reload)) => {
@@ -100,22 +100,22 @@ fn later(id: TransitionId, answer: Result<bool>) {
 }
 
 /// Says what came of it, as far as the machine's observers were not told.
-fn report<S: State>(worker: &StateWorker<S>, ended: Result<()>) -> Came {
+fn report<S: State>(worker: &StateWorker<S>, ended: Result<()>) -> Outcome {
     let context = worker.context();
     let (transition, status) = (context.id(), context.status());
     match ended {
-        Ok(()) => Came::On,
+        Ok(()) => Outcome::On,
         Err(error) if status.is_over() => {
             tracing::warn!(%transition, %status, %error, "a transition has ended with an error");
-            Came::On
+            Outcome::On
         }
         Err(error) if is_another_s(&error) => {
             tracing::debug!(%transition, %error, "somebody else has gone on with a transition");
-            Came::On
+            Outcome::On
         }
         Err(error) => {
             tracing::warn!(%transition, %status, %error, "a transition could not go on yet");
-            Came::Again
+            Outcome::Again
         }
     }
 }

@@ -105,7 +105,7 @@ impl StoredContext {
         head.run = Some(claim.lease(now));
         head.attempts = head.attempts.saturating_add(1);
         head.retry_at = None;
-        self.change(now);
+        self.touch(now);
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl StoredContext {
         } else {
             head.quarantined_at = Some(now);
         }
-        self.change(now);
+        self.touch(now);
     }
 
     /// Lets a quarantined context be claimed again; false when it was not quarantined.
@@ -164,7 +164,7 @@ impl StoredContext {
         if was {
             self.head.attempts = 0;
             self.head.last_error = None;
-            self.change(now);
+            self.touch(now);
         }
         was
     }
@@ -185,7 +185,7 @@ impl StoredContext {
         head.status = if details.left == 0 { Status::Pending } else { Status::Running };
         head.attempts = 0;
         head.last_error = None;
-        self.change(now);
+        self.touch(now);
         Ok(())
     }
 
@@ -236,7 +236,7 @@ impl StoredContext {
         }
         head.retry_at = None;
         self.body.clone_from(&draft.body);
-        self.change(now);
+        self.touch(now);
         Ok(self.head.saved())
     }
 
@@ -313,7 +313,7 @@ impl StoredContext {
         head.quarantined_at = None;
         head.retry_at = None;
         head.signals.clear();
-        self.change(now);
+        self.touch(now);
         Ok(Cancelled::Done)
     }
 
@@ -333,7 +333,7 @@ impl StoredContext {
         Ok(())
     }
 
-    fn change(&mut self, now: DateTime<Utc>) {
+    fn touch(&mut self, now: DateTime<Utc>) {
         self.head.revision += 1;
         self.head.updated_at = now;
         self.settle();

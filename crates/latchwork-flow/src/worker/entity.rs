@@ -42,7 +42,7 @@ impl<S: State> StateWorker<S> {
         };
         let loaded = self.load_in_time(entities, &entity.id).await?;
         let entity = entity.loaded(&loaded)?;
-        let context = self.change();
+        let context = self.context_mut();
         context.entity = Some(Box::new(entity));
         context.state = Some(loaded.state);
         // Loading takes time, and what was read after the end of the lock may be changing.
@@ -80,18 +80,18 @@ impl<S: State> StateWorker<S> {
         if let (Some(reload), Some(_)) = (reload, broken) {
             return match self.reload(reload).await {
                 Ok(Reloaded::Done(state)) => self.already_done(state).await.map(|_| false),
-                Ok(Reloaded::GoOn(state)) => self.go_on_from(state, None).await,
-                Err(error) => Err(self.leave(error).await),
+                Ok(Reloaded::GoOn(state)) => self.continue_from(state, None).await,
+                Err(error) => Err(self.abandon_run(error).await),
             };
         }
         let machine = self.machine.clone();
         let (Some(entities), Some(entity)) = (&machine.entities, self.context.entity.clone())
         else {
-            return Err(self.leave_stale(broken.unwrap_or_default()).await);
+            return Err(self.abandon_stale(broken.unwrap_or_default()).await);
         };
         let loaded = match self.load_in_time(entities, &entity.id).await {
             Ok(loaded) => loaded,
-            Err(error) if error.is_temporary() => return Err(self.leave(error).await),
+            Err(error) if error.is_temporary() => return Err(self.abandon_run(error).await),
             Err(error) => return Err(self.fail(error).await),
         };
         self.check_lock().await?;
@@ -107,22 +107,22 @@ impl<S: State> StateWorker<S> {
         }
         let Some(rebase) = &entities.rebase else {
             let reason = "the entity has changed since, and the machine has no `rebase`";
-            return Err(self.leave_stale(reason).await);
+            return Err(self.abandon_stale(reason).await);
         };
-        self.change().entity = Some(Box::new(now));
-        self.go_on_from(loaded.state, Some(rebase)).await
+        self.context_mut().entity = Some(Box::new(now));
+        self.continue_from(loaded.state, Some(rebase)).await
     }
 
     /// Asks the gates about a state that others have made, and goes on from it, or from what `rebase`
     /// makes of it; false when a gate ended the transition.
-    async fn go_on_from(&mut self, loaded: S, rebase: Option<&Rebase<S>>) -> Result<bool> {
-        let ours = self.change().state.replace(loaded);
+    async fn continue_from(&mut self, loaded: S, rebase: Option<&Rebase<S>>) -> Result<bool> {
+        let ours = self.context_mut().state.replace(loaded);
         let machine = self.machine.clone();
         let script = match self.configured().await {
             Ok(script) => script,
             Err(error) => return Err(self.fail(error).await),
         };
-        if self.ask_all(&script.gates).await?.is_some() {
+        if self.evaluate_gates(&script.gates).await?.is_some() {
             return Ok(false);
         }
         if let (Some(rebase), Some(ours)) = (rebase, ours) {
@@ -130,7 +130,7 @@ impl<S: State> StateWorker<S> {
             let rebased = catch_unwind(AssertUnwindSafe(|| rebase(&ours, loaded)));
             let (reason, panicked, source) = match rebased {
                 Ok(Ok(state)) => {
-                    self.change().state = Some(state);
+                    self.context_mut().state = Some(state);
                     return Ok(true);
                 }
                 Ok(Err(error)) => (Chain(&*error).to_string(), false, Some(error)),
@@ -148,9 +148,9 @@ impl<S: State> StateWorker<S> {
         ErrorKind::StaleState { id: self.context.id, reason: reason.to_owned() }.into()
     }
 
-    async fn leave_stale(&mut self, reason: &str) -> Error {
+    async fn abandon_stale(&mut self, reason: &str) -> Error {
         let error = self.stale(reason);
-        self.leave(error).await
+        self.abandon_run(error).await
     }
 
     /// Ends a transition whose actions are all through. The entity is saved first.
@@ -158,7 +158,7 @@ impl<S: State> StateWorker<S> {
         if self.has_entity() && self.machine.entities.as_ref().is_some_and(|all| all.save.is_some())
         {
             // So that no action is run again, should the process end during the save.
-            self.enter().await?;
+            self.checkpoint().await?;
             if !self.is_going() {
                 return Ok(()); // it was called off
             }
@@ -174,7 +174,7 @@ impl<S: State> StateWorker<S> {
             return Ok(());
         };
         let Some(guard) = &self.guard else {
-            return Err(self.leave_stale("nothing is saved without a lock").await);
+            return Err(self.abandon_stale("nothing is saved without a lock").await);
         };
         let request = SaveRequest {
             entity: entity.id.to_string(),
@@ -193,14 +193,14 @@ impl<S: State> StateWorker<S> {
             ErrorKind::SaveFailed { .. } if machine.store.is_none() => self.fail(error).await,
             ErrorKind::EntityChanged { .. } => {
                 // Nobody else had the lock, but the state is stale all the same.
-                self.change().fence = None;
+                self.context_mut().fence = None;
                 match self.save(Some(machine.run_ttl)).await {
-                    Ok(_) => self.leave(error).await,
+                    Ok(_) => self.abandon_run(error).await,
                     Err(unsaved) => unsaved,
                 }
             }
-            _ if error.is_lock_loss() => self.lose(error).await,
-            _ => self.leave(error).await,
+            _ if error.is_lock_loss() => self.fail_lock_lost(error).await,
+            _ => self.abandon_run(error).await,
         })
     }
 }

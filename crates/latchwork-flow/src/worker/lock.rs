@@ -7,7 +7,7 @@ use latchwork_lock::{
     Capability, Key, LockConfig, LockRequest, LockStrategy, OneKey, Refresh, Scope,
 };
 
-use super::{Phase, StateWorker, tell};
+use super::{Phase, StateWorker, emit};
 use crate::error::panic_text;
 use crate::machine::{Locking, Machine};
 use crate::{
@@ -35,11 +35,11 @@ impl<S: State> StateWorker<S> {
         }
         let key = locking.key(&self.machine, &self.context)?;
         let skips = locking.config.strategy == LockStrategy::Skip;
-        self.change().lock_key = Some(key);
+        self.context_mut().lock_key = Some(key);
         match self.acquire().await {
             Ok(()) => Ok(true),
             Err(error) if error.is_lock_taken() && skips => {
-                self.change().skipped_by_lock = true;
+                self.context_mut().skipped_by_lock = true;
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -51,7 +51,7 @@ impl<S: State> StateWorker<S> {
         let Some(locking) = &self.machine.locking else { return Ok(()) };
         let Some(key) = &self.context.lock_key else { return Ok(()) };
         let asking = EventKind::LockAcquiring { key: key.as_str() };
-        tell(&self.machine, &self.context, &mut self.events, asking);
+        emit(&self.machine, &self.context, &mut self.events, asking);
         let mut request = locking.request(key);
         if locking.config.strategy == LockStrategy::Skip {
             request = request.strategy(LockStrategy::FailFast); // so that we learn who has it
@@ -66,13 +66,13 @@ impl<S: State> StateWorker<S> {
                 let (fence, waited) = (guard.fence(), guard.waited());
                 self.guard = Some(guard);
                 let kind = EventKind::LockAcquired { key: key.as_str(), fence, waited };
-                tell(&self.machine, &self.context, &mut self.events, kind);
-                self.change().fence = Some(fence);
+                emit(&self.machine, &self.context, &mut self.events, kind);
+                self.context_mut().fence = Some(fence);
                 Ok(())
             }
             Err(error) => {
                 let kind = EventKind::LockFailed { key: key.as_str(), error: &error };
-                tell(&self.machine, &self.context, &mut self.events, kind);
+                emit(&self.machine, &self.context, &mut self.events, kind);
                 Err(error.into())
             }
         }
@@ -89,18 +89,18 @@ impl<S: State> StateWorker<S> {
         match &self.guard {
             Some(guard) if !guard.is_held() => {
                 let error = latchwork_lock::Error::expired(guard.key(), guard.fence());
-                Err(self.lose(error.into()).await)
+                Err(self.fail_lock_lost(error.into()).await)
             }
             _ => Ok(()),
         }
     }
 
     /// Ends this run because the lock is gone.
-    pub(super) async fn lose(&mut self, error: Error) -> Error {
-        self.tell_released(false);
+    pub(super) async fn fail_lock_lost(&mut self, error: Error) -> Error {
+        self.emit_released(false);
         // Dropped, not released and waited for: it is not ours to wait for.
         self.guard = None;
-        let error = self.leave(error).await;
+        let error = self.abandon_run(error).await;
         self.phase = Phase::LockLost;
         error
     }
@@ -129,15 +129,15 @@ impl<S: State> StateWorker<S> {
                 Ok(guard) => {
                     let fence = guard.fence();
                     self.guard = Some(guard);
-                    let context = self.change();
+                    let context = self.context_mut();
                     context.lease = None;
                     context.fence = Some(fence);
                     let kind = EventKind::LockRestored { key: &key, fence };
-                    tell(&self.machine, &self.context, &mut self.events, kind);
+                    emit(&self.machine, &self.context, &mut self.events, kind);
                     return Ok(Continuity::Held);
                 }
                 Err(error) if error.is_loss() => {
-                    self.tell_released(false);
+                    self.emit_released(false);
                     if !reacquires {
                         // This worker has seen it run out; another only that it is gone.
                         let ran_out = self.machine.clock.wall() >= expires_at;
@@ -146,7 +146,7 @@ impl<S: State> StateWorker<S> {
                             false => error.into(),
                         });
                     }
-                    self.change().lease = None;
+                    self.context_mut().lease = None;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -168,13 +168,13 @@ impl<S: State> StateWorker<S> {
                 let kept = capabilities.has(Capability::HandOver);
                 if self.context.status == Status::Paused && kept && !reacquires {
                     let lost = latchwork_lock::Error::not_kept(key.as_str());
-                    self.tell_released(false);
+                    self.emit_released(false);
                     return Err(lost.into());
                 }
             }
             None => {
                 let key = locking.key(&self.machine, &self.context)?;
-                self.change().lock_key = Some(key);
+                self.context_mut().lock_key = Some(key);
             }
         }
         let ours = self.context.fence;
@@ -200,7 +200,7 @@ impl<S: State> StateWorker<S> {
         let paused = pause.begin(self.context.updated_at);
         let kept = self.keep_lock(paused.lock).await;
         let events = self.events;
-        let context = self.change();
+        let context = self.context_mut();
         context.status = Status::Paused;
         context.paused = Some(Box::new(paused));
         context.events = events + 1; // with the one that tells of the pause
@@ -211,7 +211,7 @@ impl<S: State> StateWorker<S> {
         self.run = None;
         let metadata = self.context.metadata.as_ref();
         let kind = EventKind::TransitionPaused { metadata };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
         self.phase = Phase::Paused;
         kept
     }
@@ -251,11 +251,11 @@ impl<S: State> StateWorker<S> {
         };
         match kept {
             Ok(lease) => {
-                self.change().lease = Some(Box::new(lease));
+                self.context_mut().lease = Some(Box::new(lease));
                 Ok(())
             }
             Err(error) => {
-                self.tell_released(false);
+                self.emit_released(false);
                 Err(error.into())
             }
         }
@@ -271,10 +271,10 @@ impl<S: State> StateWorker<S> {
             }
             Err(error) if error.is_lock_loss() => {
                 // Nothing is left to renew; whoever resumes it will find that it was lost.
-                self.change().lease = None;
+                self.context_mut().lease = None;
                 Err(error)
             }
-            Err(error) => return Err(self.leave(error).await),
+            Err(error) => return Err(self.abandon_run(error).await),
         };
         self.save(None).await?;
         self.run = None;
@@ -286,18 +286,18 @@ impl<S: State> StateWorker<S> {
         if let Err(error) = self.restore_lock(false).await {
             tracing::debug!(transition = %self.context.id, %error, "no lock to give back");
         }
-        self.change().lease = None;
+        self.context_mut().lease = None;
     }
 
     /// Gives the lease of a paused transition back.
     pub(super) async fn drop_lease(&mut self) -> Result<()> {
-        let Some(lease) = self.change().lease.take() else { return Ok(()) };
+        let Some(lease) = self.context_mut().lease.take() else { return Ok(()) };
         let Some(locking) = &self.machine.locking else { return Ok(()) };
         let released = match locking.locks.resume(*lease).await {
             Ok(guard) => guard.release().await,
             Err(error) => Err(error),
         };
-        self.tell_released(released.is_ok());
+        self.emit_released(released.is_ok());
         Ok(released?)
     }
 
@@ -309,17 +309,17 @@ impl<S: State> StateWorker<S> {
             Err(error) => not_released(&error, self.context.id),
         };
         if !released && self.context.status == Status::Completed {
-            self.change().lock_lost = true;
+            self.context_mut().lock_lost = true;
         }
-        self.tell_released(released);
+        self.emit_released(released);
     }
 
     /// That the lock was released, or was lost before it could be.
-    pub(super) fn tell_released(&mut self, released: bool) {
+    pub(super) fn emit_released(&mut self, released: bool) {
         let key = self.context.lock_key.as_ref().map_or("", Key::as_str);
         let kind =
             if released { EventKind::LockReleased { key } } else { EventKind::LockLost { key } };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
     }
 }
 

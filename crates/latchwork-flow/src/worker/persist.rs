@@ -68,7 +68,7 @@ impl<S: State> StateWorker<S> {
     /// Notes that the context is claimed, and why it was due.
     pub(crate) fn claimed(&mut self, head: &ContextHead, claim: RunClaim) {
         self.runs(claim, head.attempts);
-        self.change().revision = head.revision;
+        self.context_mut().revision = head.revision;
         self.cancelled = head.cancel.as_ref().map(|request| request.reason.clone());
         // At the time of the claim, by the store's clock: ours may be behind, and would not see what
         // the store saw.
@@ -77,9 +77,9 @@ impl<S: State> StateWorker<S> {
 
     /// Notes the right to save, and has it kept alive.
     fn runs(&mut self, claim: RunClaim, attempt: u32) {
-        let Some(heart) = &self.machine.heart else { return };
+        let Some(heartbeats) = &self.machine.heartbeats else { return };
         let proof = Proof { id: self.context.id, token: claim.token };
-        let mut run = Run::new(heart, &self.calls, proof, claim, attempt);
+        let mut run = Run::new(heartbeats, &self.calls, proof, claim, attempt);
         run.saved_next = self.context.next;
         self.run = Some(Box::new(run));
     }
@@ -115,7 +115,7 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Saves a context that goes on, and ends it if it was called off.
-    pub(super) async fn enter(&mut self) -> Result<()> {
+    pub(super) async fn checkpoint(&mut self) -> Result<()> {
         if self.machine.store.is_none() {
             return Ok(());
         }
@@ -138,27 +138,27 @@ impl<S: State> StateWorker<S> {
             return Ok(None);
         }
         let events = self.events.max(self.context.events);
-        self.change().events = events;
+        self.context_mut().events = events;
         let saved = match self.draft() {
-            Ok(draft) => self.save_patiently(&draft, keep).await,
+            Ok(draft) => self.save_with_retry(&draft, keep).await,
             Err(error) => Err(error),
         };
         match saved {
             Ok(saved) => {
                 self.used_signal = None;
-                self.change().revision = saved.revision;
+                self.context_mut().revision = saved.revision;
                 let next = self.context.next;
                 if let Some(run) = &mut self.run {
                     run.saved(next);
                 }
                 Ok(saved.cancel)
             }
-            Err(error) => Err(Box::pin(self.leave(error)).await),
+            Err(error) => Err(Box::pin(self.abandon_run(error)).await),
         }
     }
 
     /// Asks again while the store is away, for as long as the run-lease can be hoped to last.
-    async fn save_patiently(&self, draft: &ContextDraft, keep: Option<Duration>) -> Result<Saved> {
+    async fn save_with_retry(&self, draft: &ContextDraft, keep: Option<Duration>) -> Result<Saved> {
         let (Some(store), Some(run)) = (&self.machine.store, &self.run) else {
             return Err(not_ours(self));
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::{Phase, RunScope, StateWorker, tell};
+use super::{Phase, RunScope, StateWorker, emit};
 use crate::error::Chain;
 use crate::store::Due;
 use crate::{BoxError, ErrorKind, EventKind, OnTimeout, Result, State, Status, TransitionContext};
@@ -22,24 +22,24 @@ pub enum Reloaded<S> {
 impl<S: State> StateWorker<S> {
     /// Goes on after a pause or a crash: claims the stored revision, then holds the lock again, then
     /// notes what woke it.
-    pub(super) async fn go_on<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
+    pub(super) async fn continue_run<F, Fut>(&mut self, reload: Option<&F>) -> Result<()>
     where
         F: Fn(Arc<TransitionContext<S>>) -> Fut,
         Fut: Future<Output = Result<Reloaded<S>, BoxError>>,
     {
         self.claim().await?;
         if let Err(error) = self.check_loader() {
-            return Err(self.leave(error).await);
+            return Err(self.abandon_run(error).await);
         }
         let kind = EventKind::TransitionStarting { resumed: true };
-        tell(&self.machine, &self.context, &mut self.events, kind);
-        if self.called_off().await? {
+        emit(&self.machine, &self.context, &mut self.events, kind);
+        if self.handle_cancellation().await? {
             return Ok(());
         }
         let reacquires = reload.is_some() || self.has_entity();
         let continuity = match self.restore_lock(reacquires).await {
             Ok(continuity) => continuity,
-            Err(error) => return Err(self.leave(error).await),
+            Err(error) => return Err(self.abandon_run(error).await),
         };
         if self.timed_out().await? || !self.catch_up(continuity, reload).await? {
             return Ok(());
@@ -48,7 +48,7 @@ impl<S: State> StateWorker<S> {
         if let Some(Due::Signal(signal)) = self.due() {
             self.used_signal = Some(signal.sequence);
         }
-        let context = self.change();
+        let context = self.context_mut();
         if context.status == Status::Paused {
             context.woken = Some(Box::new(woken));
         }
@@ -59,7 +59,7 @@ impl<S: State> StateWorker<S> {
             None => Phase::Gates, // a call was dropped while it asked them
         };
         // Before anything is done: the lease that was stored is dead now, and so is the signal.
-        self.enter().await
+        self.checkpoint().await
     }
 
     /// Ends a pause that has lasted too long, if its policy is to end then.
@@ -107,9 +107,9 @@ impl<S: State> StateWorker<S> {
             return self.already_done(state).await;
         }
         let mut run = RunScope::new(self);
-        match run.go(Some(&reload)).await {
+        match run.run_to_end(Some(&reload)).await {
             // Lost while it ran: once more, under a new lock.
-            Err(error) if error.is_lock_loss() => run.go(Some(&reload)).await?,
+            Err(error) if error.is_lock_loss() => run.run_to_end(Some(&reload)).await?,
             answer => answer?,
         }
         Ok(run.end().context.clone())
@@ -133,7 +133,7 @@ impl<S: State> StateWorker<S> {
     pub(super) async fn already_done(&mut self, state: S) -> Result<Arc<TransitionContext<S>>> {
         self.claim().await?;
         self.forget_lock().await;
-        self.change().state = Some(state);
+        self.context_mut().state = Some(state);
         self.finish(Status::Completed, Some(json!({"already_done": true}))).await?;
         Ok(self.context.clone())
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::heartbeat::{Calls, Heart, Pulse};
+use crate::heartbeat::{Calls, Heartbeats, RunHeartbeat};
 use crate::store::{Proof, RunClaim};
 
 /// One process's stay at a stored context. Dropped, its heartbeats end.
 pub(super) struct Run {
     pub(super) claim: RunClaim,
     pub(super) proof: Proof,
-    pub(super) pulse: Arc<Pulse>,
+    pub(super) heartbeat: Arc<RunHeartbeat>,
     /// Which attempt at the next action this is, from 1.
     pub(super) attempt: u32,
     /// The next action as it was last saved.
@@ -20,14 +20,14 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn new(
-        heart: &Heart,
+        heartbeats: &Heartbeats,
         calls: &Calls,
         proof: Proof,
         claim: RunClaim,
         attempt: u32,
     ) -> Self {
-        let pulse = heart.keep(proof, claim.ttl, calls.clone());
-        Run { claim, proof, pulse, attempt: attempt.max(1), saved_next: 0, counts: false }
+        let heartbeat = heartbeats.keep(proof, claim.ttl, calls.clone());
+        Run { claim, proof, heartbeat, attempt: attempt.max(1), saved_next: 0, counts: false }
     }
 
     /// Notes that the context was saved when this was its next action.

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::lock::within;
 use super::supervise::Ended;
-use super::{Phase, StateWorker, Steps, tell};
+use super::{Phase, StateWorker, Steps, emit};
 use crate::action::Answer;
 use crate::context::Plan;
 use crate::error::{Chain, panic_text};
@@ -30,18 +30,18 @@ impl<S: State> StateWorker<S> {
             self.claim().await?; // it was submitted
         }
         if let Err(error) = self.check_loader() {
-            return Err(self.leave(error).await);
+            return Err(self.abandon_run(error).await);
         }
         let resumed = EventKind::TransitionStarting { resumed: false };
-        tell(&self.machine, &self.context, &mut self.events, resumed);
-        if self.cancelled.is_some() && self.called_off().await? {
+        emit(&self.machine, &self.context, &mut self.events, resumed);
+        if self.cancelled.is_some() && self.handle_cancellation().await? {
             return Ok(());
         }
         match self.take_lock().await {
             Ok(true) => {}
             Ok(false) => return self.finish(Status::Skipped, None).await,
             Err(error) if self.context.revision > 0 && error.is_temporary() => {
-                return Err(self.leave(error).await); // it stays submitted
+                return Err(self.abandon_run(error).await); // it stays submitted
             }
             Err(error) => return Err(self.fail(error).await),
         }
@@ -49,7 +49,7 @@ impl<S: State> StateWorker<S> {
             Ok(()) => {}
             Err(error) if self.guard.is_none() => return Err(error), // the lock was lost meanwhile
             Err(error) if self.context.revision > 0 && error.is_temporary() => {
-                return Err(self.leave(error).await);
+                return Err(self.abandon_run(error).await);
             }
             Err(error) => return Err(self.fail(error).await),
         }
@@ -60,7 +60,7 @@ impl<S: State> StateWorker<S> {
                 Err(error) => return Err(self.fail(error).await),
             },
         };
-        self.change().status = Status::Running;
+        self.context_mut().status = Status::Running;
         self.steps = Some(steps);
         self.phase = Phase::Gates;
         Ok(())
@@ -74,28 +74,31 @@ impl<S: State> StateWorker<S> {
         }
         let Some(steps) = &self.steps else { return Err(self.no_steps().await) };
         let script = steps.of(&self.machine).clone();
-        if let Some(result) = self.ask_all(&script.gates).await? {
+        if let Some(result) = self.evaluate_gates(&script.gates).await? {
             return Ok(result);
         }
         self.phase = Phase::Actions;
         // Only now: who finds a plan in a context need not ask the gates again.
-        self.change().plan = Some(match &self.machine.provider {
+        self.context_mut().plan = Some(match &self.machine.provider {
             None => Plan::All,
             Some(_) => Plan::Chosen { names: script.names(), first: 0 },
         });
         if script.actions.is_empty() {
             self.finish(Status::Completed, None).await?;
         } else if self.machine.store.is_some() {
-            self.enter().await?;
+            self.checkpoint().await?;
         }
         Ok(GateResult::Allow)
     }
 
     /// Asks gates of the transition. An answer is that of the one that has ended it.
-    pub(super) async fn ask_all(&mut self, gates: &[AnyGate<S>]) -> Result<Option<GateResult>> {
+    pub(super) async fn evaluate_gates(
+        &mut self,
+        gates: &[AnyGate<S>],
+    ) -> Result<Option<GateResult>> {
         let mut skip = None;
         for gate in gates {
-            let result = match self.ask(gate, None).await {
+            let result = match self.evaluate_gate(gate, None).await {
                 Ok(result) => result,
                 Err(error) => return Err(self.fail(error).await),
             };
@@ -117,10 +120,14 @@ impl<S: State> StateWorker<S> {
         Ok(Some(result))
     }
 
-    async fn ask(&mut self, gate: &AnyGate<S>, action: Option<&Arc<str>>) -> Result<GateResult> {
+    async fn evaluate_gate(
+        &mut self,
+        gate: &AnyGate<S>,
+        action: Option<&Arc<str>>,
+    ) -> Result<GateResult> {
         let before = action.map(|name| &**name);
         let asking = EventKind::GateEvaluating { gate: &gate.name, action: before };
-        tell(&self.machine, &self.context, &mut self.events, asking);
+        emit(&self.machine, &self.context, &mut self.events, asking);
         let scope = self.scope();
         let at = GateContext { state: self.context.need_state()?, delta: &self.context.delta };
         let now = || match &scope {
@@ -142,7 +149,7 @@ impl<S: State> StateWorker<S> {
             Ok(Ok(result)) => {
                 // Not before what came before: another thread may know an older tick.
                 let now = self.machine.now().max(self.context.updated_at);
-                let context = self.change();
+                let context = self.context_mut();
                 context.updated_at = now;
                 context.gates.push(GateEvaluation {
                     gate: gate.name.clone(),
@@ -153,7 +160,7 @@ impl<S: State> StateWorker<S> {
                 });
                 let kind =
                     EventKind::GateEvaluated { gate: &gate.name, action: before, result: &result };
-                tell(&self.machine, &self.context, &mut self.events, kind);
+                emit(&self.machine, &self.context, &mut self.events, kind);
                 return Ok(result);
             }
             Ok(Err(error)) => (Chain(&*error).to_string(), false, Some(error)),
@@ -176,7 +183,7 @@ impl<S: State> StateWorker<S> {
         };
         let (planned, last) = (actions.len(), index - first + 1 == actions.len());
         if action.gate.is_some()
-            && let Some(done) = self.passes(&action.clone(), last).await
+            && let Some(done) = self.check_action_gate(&action.clone(), last).await
         {
             return done;
         }
@@ -185,7 +192,7 @@ impl<S: State> StateWorker<S> {
         let Some(steps) = &self.steps else { return Ok(()) };
         let action = &steps.of(&self.machine).actions[index - first];
         let began = EventKind::ActionExecuting { action: &action.name, index };
-        tell(&self.machine, &self.context, &mut self.events, began);
+        emit(&self.machine, &self.context, &mut self.events, began);
         let started_at = self.machine.now().max(self.context.updated_at);
         let result = match self.run_action(action, index, scope.as_ref()).await {
             Ended::Done(Ok(result)) => result,
@@ -195,9 +202,9 @@ impl<S: State> StateWorker<S> {
                 if let Some(run) = &mut self.run {
                     run.counts = true;
                 }
-                return Err(self.lose(error).await);
+                return Err(self.fail_lock_lost(error).await);
             }
-            Ended::Lost(error) => return Err(self.leave(error).await),
+            Ended::Lost(error) => return Err(self.abandon_run(error).await),
             Ended::Cancelled(reason) => return self.cancel_with(&reason).await,
             Ended::Leaving => {
                 self.hand_back().await;
@@ -212,7 +219,7 @@ impl<S: State> StateWorker<S> {
             false => (ended_at - started_at).to_std().unwrap_or_default(),
         };
         let kind = EventKind::ActionExecuted { action: &action.name, index, execution, took };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
         self.after_step(execution, pause, last).await
     }
 
@@ -226,7 +233,7 @@ impl<S: State> StateWorker<S> {
         match execution {
             Execution::Continue if last => self.complete().await,
             Execution::Continue if self.machine.store.is_none() => Ok(()),
-            Execution::Continue => self.enter().await,
+            Execution::Continue => self.checkpoint().await,
             Execution::Stop => self.finish(Status::Stopped, None).await,
             Execution::Pause | Execution::Repeat => {
                 self.pause(pause.map(|pause| *pause).unwrap_or_default()).await
@@ -236,13 +243,13 @@ impl<S: State> StateWorker<S> {
 
     /// Ends a run that does not know what to do: else it would go on doing nothing.
     async fn no_steps(&mut self) -> Error {
-        self.leave(Error::corrupt_context("it does not say which actions are left")).await
+        self.abandon_run(Error::corrupt_context("it does not say which actions are left")).await
     }
 
     /// Asks an action's gate. Unless it allows, the answer is how the step ended.
-    async fn passes(&mut self, action: &AnyAction<S>, last: bool) -> Option<Result<()>> {
+    async fn check_action_gate(&mut self, action: &AnyAction<S>, last: bool) -> Option<Result<()>> {
         let gate = action.gate.as_ref()?;
-        match self.ask(gate, Some(&action.name)).await {
+        match self.evaluate_gate(gate, Some(&action.name)).await {
             Ok(GateResult::Allow) => None,
             Ok(result) => Some(self.skip(action, gate, &result, last).await),
             Err(error) => Some(Err(self.fail(error).await)),
@@ -256,7 +263,7 @@ impl<S: State> StateWorker<S> {
         result: &GateResult,
         last: bool,
     ) -> Result<()> {
-        let context = self.change();
+        let context = self.context_mut();
         let index = context.next;
         context.next += 1;
         context.skips.push(ActionSkip {
@@ -268,12 +275,12 @@ impl<S: State> StateWorker<S> {
             at: context.updated_at,
         });
         let kind = EventKind::ActionSkipped { action: &action.name, index, result };
-        tell(&self.machine, &self.context, &mut self.events, kind);
+        emit(&self.machine, &self.context, &mut self.events, kind);
         if last { self.complete().await } else { Ok(()) }
     }
 
     /// Ends it as called off, if whoever claimed it was told so.
-    pub(super) async fn called_off(&mut self) -> Result<bool> {
+    pub(super) async fn handle_cancellation(&mut self) -> Result<bool> {
         let Some(reason) = self.cancelled.take() else { return Ok(false) };
         self.forget_lock().await;
         self.cancel_with(&reason).await?;

@@ -14,7 +14,7 @@ use super::StateWorker;
 use super::lock::within;
 use super::steps::{Started, not_ours};
 use crate::configuration::Script;
-use crate::heartbeat::{Loss, Pulse, timed_out};
+use crate::heartbeat::{Loss, RunHeartbeat, timed_out};
 use crate::{ActionContext, ActionResult, AnyAction, Error, ErrorKind, Result, State};
 
 /// How an action ended.
@@ -64,15 +64,15 @@ impl<S: State> StateWorker<S> {
         let limit = action.policy.time_limit.unwrap_or(self.machine.action_limit);
         // The last tick is near enough, and cheap for those who need not wait.
         let deadline = self.machine.clock.recent().after(limit);
-        let pulse = self.run.as_ref().map(|run| &run.pulse);
-        let _step = pulse.map(|pulse| pulse.step(action.name.clone(), deadline));
+        let heartbeat = self.run.as_ref().map(|run| &run.heartbeat);
+        let _step = heartbeat.map(|heartbeat| heartbeat.step(action.name.clone(), deadline));
         let at = ActionContext {
             transition: self.context.clone(),
             index,
             lease: self.guard.as_ref().map(|guard| guard.share()),
             attempt,
             limit: deadline,
-            pulse: pulse.cloned(),
+            heartbeat: heartbeat.cloned(),
         };
         match within(scope, action.start(at, index)).await {
             Started::Done(result) => Ended::Done(result),
@@ -81,13 +81,13 @@ impl<S: State> StateWorker<S> {
                 Ended::Done(within(scope, work).await)
             }
             Started::Waits(work) => {
-                let work = pin!(within(scope, Watched { work, pulse }));
+                let work = pin!(within(scope, Watched { work, heartbeat }));
                 let finishes = action.policy.on_loss == OnLoss::Finish;
                 tokio::select! {
                     biased;
                     done = work => Ended::Done(done),
                     ended = self.lost(), if !finishes => ended,
-                    () = self.passes_by(deadline) => {
+                    () = self.deadline_passes(deadline) => {
                         Ended::Done(Err(timed_out(&action.name, index, limit)))
                     }
                 }
@@ -121,7 +121,7 @@ impl<S: State> StateWorker<S> {
         };
         let run = async {
             match &self.run {
-                Some(run) => run.pulse.lost().await,
+                Some(run) => run.heartbeat.lost().await,
                 None => pending().await,
             }
         };
@@ -153,12 +153,12 @@ impl<S: State> StateWorker<S> {
         if tokio::runtime::Handle::try_current().is_err() {
             return Ok(work.await);
         }
-        let pulse = self.run.as_ref().map(|run| &run.pulse);
-        let _step = pulse.map(|pulse| pulse.step(step.into(), deadline));
+        let heartbeat = self.run.as_ref().map(|run| &run.heartbeat);
+        let _step = heartbeat.map(|heartbeat| heartbeat.step(step.into(), deadline));
         tokio::select! {
             biased;
             done = work => Ok(done),
-            () = self.passes_by(deadline) => {
+            () = self.deadline_passes(deadline) => {
                 Err(format!("it took longer than the limit of {:?}", self.machine.action_limit))
             }
         }
@@ -175,7 +175,7 @@ impl<S: State> StateWorker<S> {
         })
     }
 
-    async fn passes_by(&self, deadline: Moment) {
+    async fn deadline_passes(&self, deadline: Moment) {
         match deadline {
             Moment::NEVER => pending().await,
             deadline => self.machine.clock.sleep_until(deadline).await,
@@ -186,17 +186,17 @@ impl<S: State> StateWorker<S> {
 /// Tells the heartbeats whether an action computes or waits.
 struct Watched<'a, F> {
     work: F,
-    pulse: Option<&'a Arc<Pulse>>,
+    heartbeat: Option<&'a Arc<RunHeartbeat>>,
 }
 
 impl<F: Future + Unpin> Future for Watched<'_, F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<F::Output> {
-        let Some(pulse) = self.pulse else { return Pin::new(&mut self.work).poll(task) };
-        pulse.computes(true);
+        let Some(heartbeat) = self.heartbeat else { return Pin::new(&mut self.work).poll(task) };
+        heartbeat.computes(true);
         let answer = Pin::new(&mut self.work).poll(task);
-        pulse.computes(false);
+        heartbeat.computes(false);
         answer
     }
 }

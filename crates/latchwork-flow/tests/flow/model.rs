@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use latchwork_flow::{
     Action, ActionContext, ActionResult, BoxError, ContextStore, EntityKey, Event, Execution, Gate,
-    GateContext, GateResult, InMemoryContextStore, JsonState, Pause, StateMachine, Status,
-    TransitionContext, Verdict,
+    GateContext, GateResult, GateVerdict, InMemoryContextStore, JsonState, Pause, StateMachine,
+    Status, TransitionContext,
 };
 use latchwork_lock::{InMemoryLockProvider, Locks};
 use proptest::prelude::*;
@@ -49,18 +49,18 @@ struct Case {
 #[derive(Debug, Default, PartialEq)]
 struct Expected {
     status: Option<Status>,
-    verdicts: Vec<Verdict>,
+    verdicts: Vec<GateVerdict>,
     executed: Vec<(usize, Execution)>,
     skipped: Vec<usize>,
     events: Vec<&'static str>,
     pauses: usize,
 }
 
-fn verdict(answer: Answer) -> Option<Verdict> {
+fn verdict(answer: Answer) -> Option<GateVerdict> {
     match answer {
-        Answer::Allow => Some(Verdict::Allow),
-        Answer::Deny => Some(Verdict::Deny),
-        Answer::Skip => Some(Verdict::SkipIdempotent),
+        Answer::Allow => Some(GateVerdict::Allow),
+        Answer::Deny => Some(GateVerdict::Deny),
+        Answer::Skip => Some(GateVerdict::SkipIdempotent),
         Answer::Fail | Answer::Panic => None,
     }
 }
@@ -86,9 +86,9 @@ fn expected(case: &Case) -> Expected {
         out.events.push("GateEvaluated");
         out.verdicts.push(verdict);
         match verdict {
-            Verdict::Deny => return end(out, Status::Stopped),
-            Verdict::SkipIdempotent => skip = true,
-            Verdict::Allow => {}
+            GateVerdict::Deny => return end(out, Status::Stopped),
+            GateVerdict::SkipIdempotent => skip = true,
+            GateVerdict::Allow => {}
         }
     }
     if skip {
@@ -100,7 +100,7 @@ fn expected(case: &Case) -> Expected {
             let Some(verdict) = verdict(*gate) else { return end(out, Status::Failed) };
             out.events.push("GateEvaluated");
             out.verdicts.push(verdict);
-            if verdict != Verdict::Allow {
+            if verdict != GateVerdict::Allow {
                 out.events.push("ActionSkipped");
                 out.skipped.push(index);
                 continue;

@@ -490,7 +490,7 @@ async fn an_idle_runner_looks_once_a_tick() {
     let before = looks();
     tokio::time::sleep(millis(300)).await;
     assert_eq!(looks(), before, "nothing is due for an hour, and the tick is an hour");
-    runner.look();
+    runner.wake();
     until("it looks when somebody rings", || async { looks() == before + 1 }).await;
     runner.stop().await.expect("it did well");
 }

@@ -250,7 +250,7 @@ async fn postgres_takes_silence_for_an_outage() {
     let (draft, claim) = (draft(), RunClaim::new(secs(60)));
     store.create(&draft, Some(&claim)).await.expect("it is new");
     let proof = Proof { id: draft.id, token: claim.token };
-    proxy.strand();
+    proxy.silence_open();
     // It would else be waited for until the end of days, and the run-lease with it.
     let error = store.heartbeat(proof, secs(60)).await.expect_err("nobody answers");
     assert_eq!(error.code(), "store_unavailable", "{error}");

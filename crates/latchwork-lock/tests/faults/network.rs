@@ -409,16 +409,16 @@ async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
 async fn stranded_connections_are_given_up(room: Room) {
     let line = Line::open(&room, Outage::Refused).await;
     let key = line.key("a");
-    line.proxy.strand();
+    line.proxy.silence_open();
     let guard = line.locks.lock(&key).ttl(secs(90)).wait(secs(30)).acquire().await;
     let guard = guard.expect("new connections work");
-    line.proxy.strand();
+    line.proxy.silence_open();
     // Without a time to wait in, it may be told so; and then it works.
     if let Err(error) = line.returns(Duration::ZERO, guard.refresh_with(FORCE)).await {
         assert_eq!(error.code(), "lock_unavailable", "{error}");
         guard.refresh_with(FORCE).await.expect("still held");
     }
-    line.proxy.strand();
+    line.proxy.silence_open();
     if let Err(error) = line.returns(Duration::ZERO, guard.release()).await {
         assert_eq!(error.code(), "lock_unavailable", "{error}");
     }
@@ -432,7 +432,7 @@ async fn a_waiter_whose_notices_are_swallowed_gets_its_turn(room: Room) {
         let held = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         let next = waiter(&line.locks, &key);
         waiting(&line.direct, &key, 1).await;
-        line.proxy.strand();
+        line.proxy.silence_open();
         held.release().await.expect("held");
         let next = next.await.expect("no panic").expect("its turn");
         next.release().await.expect("held");

@@ -51,11 +51,7 @@ pub(crate) struct ApprovalRow {
 /// A recorded apply.
 #[derive(Clone, Debug)]
 pub(crate) struct AppliedRow {
-    pub(crate) version: u32,
-    pub(crate) fence: u64,
-    pub(crate) worker: String,
     pub(crate) diff: Diff,
-    pub(crate) created_at: DateTime<Utc>,
 }
 
 /// What a reviewer asks of an item.
@@ -331,15 +327,7 @@ impl Session<'_> {
 
     pub(crate) async fn applied(&mut self, order: OrderId) -> Result<Option<AppliedRow>> {
         let row = self.fetch_one(self.sql().applied, params![order]).await?;
-        let read = |mut row: Cells| {
-            Ok(AppliedRow {
-                version: row.number()?,
-                fence: row.number()?,
-                worker: row.text()?,
-                diff: row.json()?,
-                created_at: row.time()?,
-            })
-        };
+        let read = |mut row: Cells| Ok(AppliedRow { diff: row.json()? });
         row.map(read).transpose()
     }
 

@@ -252,7 +252,7 @@ pub(crate) struct Statements {
     pub(crate) expire_apply: &'static str,
     /// order (1), version (2), fence (3), worker (4), diff (5), time (6).
     pub(crate) insert_applied: &'static str,
-    /// What was recorded of an order (1): version, fence, worker, diff, time.
+    /// What was recorded of an order (1): diff.
     pub(crate) applied: &'static str,
 
     // maintenance

@@ -1,4 +1,4 @@
-//! The service from outside: its rules, its races, its processes and its story.
+//! The service from outside: its rules, its races, its processes and its walkthrough.
 #![allow(
     clippy::expect_used,
     clippy::panic,
@@ -13,6 +13,6 @@ mod model;
 mod processes;
 mod race;
 mod rules;
-mod story;
 mod support;
 mod transfer;
+mod walkthrough;

@@ -54,7 +54,7 @@ impl Child {
         child
     }
 
-    fn tell(&mut self, line: &str) {
+    fn send(&mut self, line: &str) {
         let to = self.process.stdin.as_mut().expect("piped");
         writeln!(to, "{line}").expect("told");
     }
@@ -94,21 +94,25 @@ fn child_process() {
     .expect("a runtime");
     // It stops between the check and the save until it is told to go on.
     let slow = Hooked::new(world.store.clone(), || async {
-        say("checked");
+        print_line("checked");
         listen();
     });
     let short = LockConfig { ttl: SHORT, ..LockConfig::default() };
     let slow = World::new(world.locks.with_defaults(short), SystemClock, slow).blocking();
 
-    say("ready");
+    print_line("ready");
     while let Some(line) = listen() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
-            ["capture", id, key, cents] => say(&told(capture.execute(asked(id, key, cents)))),
-            ["slow-capture", id, key, cents] => say(&told(slow.execute(asked(id, key, cents)))),
+            ["capture", id, key, cents] => {
+                print_line(&told(capture.execute(asked(id, key, cents))))
+            }
+            ["slow-capture", id, key, cents] => {
+                print_line(&told(slow.execute(asked(id, key, cents))))
+            }
             ["transfer", from, to, key, cents] => {
                 let request = transfer(payment(from), payment(to), key, number(cents));
-                say(&moving.execute(request).map_or_else(
+                print_line(&moving.execute(request).map_or_else(
                     |error| format!("refused {}", error.code()),
                     |answer| format!("transferred {}", answer.transfer.amount),
                 ));
@@ -124,7 +128,7 @@ fn listen() -> Option<String> {
     (read > 0).then_some(line)
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     println!("@ {line}");
 }
 
@@ -161,7 +165,7 @@ fn race(orders: [&str; 2]) {
         let id = runtime.block_on(world.authorized(10_000));
         let door = runtime.block_on(world.locks.lock(lock_key(id)).acquire()).expect("free");
         for (child, order) in children.iter_mut().zip(orders) {
-            child.tell(&format!("capture {id} {order}"));
+            child.send(&format!("capture {id} {order}"));
         }
         runtime.block_on(waiters(&world.locks, &lock_key(id), 2));
         runtime.block_on(door.release()).expect("held");
@@ -206,8 +210,8 @@ fn crossing_transfers_of_two_processes_end() {
     let b = runtime.block_on(world.authorized(10_000));
     let mut children = [(); 2].map(|()| Child::start(&setting.file()));
     for round in 0..ROUNDS {
-        children[0].tell(&format!("transfer {a} {b} round-{round} 300"));
-        children[1].tell(&format!("transfer {b} {a} round-{round} 200"));
+        children[0].send(&format!("transfer {a} {b} round-{round} 300"));
+        children[1].send(&format!("transfer {b} {a} round-{round} 200"));
     }
     for _ in 0..ROUNDS {
         assert_eq!(children[0].hear(), "transferred 3.00");
@@ -224,10 +228,10 @@ fn a_stopped_process_that_goes_on_late_saves_nothing() {
     let world = runtime.block_on(setting.open());
     let id = runtime.block_on(world.authorized(10_000));
     let mut child = Child::start(&setting.file());
-    child.tell(&format!("slow-capture {id} late 10000"));
+    child.send(&format!("slow-capture {id} late 10000"));
     assert_eq!(child.hear(), "checked");
     child.signal(Signal::STOP);
-    child.tell("go on");
+    child.send("go on");
     let ours = world.capture(id, "ours", 10_000);
     let ours = runtime.block_on(soon("the lease ends", ours)).expect("captured");
     child.signal(Signal::CONT);
@@ -244,7 +248,7 @@ fn a_killed_process_leaves_nothing_half_done() {
     let world = runtime.block_on(setting.open());
     let id = runtime.block_on(world.authorized(10_000));
     let mut child = Child::start(&setting.file());
-    child.tell(&format!("slow-capture {id} key 10000"));
+    child.send(&format!("slow-capture {id} key 10000"));
     assert_eq!(child.hear(), "checked");
     child.signal(Signal::KILL);
     child.process.wait().expect("ended");

@@ -7,24 +7,27 @@ use latchwork::lock::provider::Token;
 use latchwork::lock::{Fence, Lease, StaleFence};
 
 use super::processes::count_to_five;
-use super::story::Story;
+use super::transcript::Transcript;
 use crate::exit::Failure;
 
 /// In a file that processes share. Whether a write with a fence would pass is asked of the gate,
 /// in a transaction that is then committed or not.
 #[cfg(feature = "sqlite")]
-pub(super) async fn in_sqlite(story: &mut Story, directory: &Path) -> Result<(), Failure> {
+pub(super) async fn in_sqlite(
+    transcript: &mut Transcript,
+    directory: &Path,
+) -> Result<(), Failure> {
     use latchwork::lock::SqliteFenceGate;
     use sqlx::sqlite::SqliteConnectOptions;
     use sqlx::{ConnectOptions, Connection};
 
-    story.chapter(
+    transcript.section(
         "In a database file",
         "SQLite: the locks beside the data, for all processes of a machine.",
     );
     let file = directory.join("app.db");
     let address = format!("sqlite://{}", file.display());
-    tell(story, &address, directory, async |key, fence| {
+    demonstrate(transcript, &address, directory, async |key, fence| {
         let options = SqliteConnectOptions::new().filename(&file);
         let mut own = options.connect().await.map_err(failed)?;
         let mut transaction = own.begin_with("BEGIN IMMEDIATE").await.map_err(failed)?;
@@ -41,18 +44,18 @@ pub(super) async fn in_sqlite(story: &mut Story, directory: &Path) -> Result<(),
 /// On a server that machines share.
 #[cfg(feature = "postgres")]
 pub(super) async fn in_postgres(
-    story: &mut Story,
+    transcript: &mut Transcript,
     address: &str,
     directory: &Path,
 ) -> Result<(), Failure> {
     use latchwork::lock::PostgresFenceGate;
     use sqlx::{Connection, PgConnection};
 
-    story.chapter(
+    transcript.section(
         "In PostgreSQL",
         "The same between machines. It uses keys of its own, and leaves its tables (latchwork_…).",
     );
-    tell(story, address, directory, async |key, fence| {
+    demonstrate(transcript, address, directory, async |key, fence| {
         let mut own = PgConnection::connect(address).await.map_err(failed)?;
         let mut transaction = own.begin().await.map_err(failed)?;
         let passed =
@@ -69,18 +72,18 @@ pub(super) async fn in_postgres(
 /// The same, in MariaDB or MySQL.
 #[cfg(feature = "mysql")]
 pub(super) async fn in_mysql(
-    story: &mut Story,
+    transcript: &mut Transcript,
     address: &str,
     directory: &Path,
 ) -> Result<(), Failure> {
     use latchwork::lock::MySqlFenceGate;
     use sqlx::{Connection, MySqlConnection};
 
-    story.chapter(
+    transcript.section(
         "In MariaDB or MySQL",
         "The same between machines. It uses keys of its own, and leaves its tables (latchwork_…).",
     );
-    tell(story, address, directory, async |key, fence| {
+    demonstrate(transcript, address, directory, async |key, fence| {
         let mut own = MySqlConnection::connect(address).await.map_err(failed)?;
         let mut transaction = own.begin().await.map_err(failed)?;
         let passed = MySqlFenceGate::check(&mut transaction, key, fence).await.map_err(failed)?;
@@ -93,8 +96,8 @@ pub(super) async fn in_mysql(
     .await
 }
 
-async fn tell(
-    story: &mut Story,
+async fn demonstrate(
+    transcript: &mut Transcript,
     address: &str,
     directory: &Path,
     write: impl AsyncFn(&str, Fence) -> Result<Result<(), StaleFence>, Failure>,
@@ -104,7 +107,7 @@ async fn tell(
     // Nobody else's, also where the database is somebody's.
     let key = format!("latchwork-demo-{:032x}", Token::random().expose());
     let counted = count_to_five(directory, address, &key)?;
-    story.promise(
+    transcript.promise(
         &format!("five processes add one to a number under the lock: {counted}"),
         counted == "5",
     )?;
@@ -113,12 +116,12 @@ async fn tell(
     let stored = ana.into_lease().await?;
     locks.close().await;
     drop(locks);
-    let resumed = resumed_by_another(story, address, &key, stored).await?;
-    story.promise(
+    let resumed = resumed_by_another(transcript, address, &key, stored).await?;
+    transcript.promise(
         "a transaction with the new fence passes the gate",
         write(&key, resumed).await?.is_ok(),
     )?;
-    story.promise(
+    transcript.promise(
         "a late one with Ana's fence is refused, and rolled back",
         write(&key, old).await?.is_err(),
     )
@@ -126,18 +129,18 @@ async fn tell(
 
 /// Ana's program ends, the lease does not; the fence of who goes on with it.
 async fn resumed_by_another(
-    story: &mut Story,
+    transcript: &mut Transcript,
     address: &str,
     key: &str,
     stored: Lease,
 ) -> Result<Fence, Failure> {
     let locks: Locks = latchwork::connect(address).await?;
     let taken = locks.lock(key).try_acquire().await?.is_none();
-    story.promise("Ana's connection is gone, and her lease is still there", taken)?;
+    transcript.promise("Ana's connection is gone, and her lease is still there", taken)?;
     let old = stored.fence;
     let ben = locks.resume(stored).await?;
     let fence = ben.fence();
-    story.promise("Ben resumes it, with a higher fence", fence > old)?;
+    transcript.promise("Ben resumes it, with a higher fence", fence > old)?;
     ben.release().await?;
     locks.close().await;
     Ok(fence)

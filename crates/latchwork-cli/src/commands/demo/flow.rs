@@ -6,11 +6,11 @@ use latchwork::flow::{
 };
 use serde_json::json;
 
-use super::story::Story;
+use super::transcript::Transcript;
 use crate::exit::Failure;
 
-pub(super) async fn pause_and_resume(story: &mut Story) -> Result<(), Failure> {
-    story.chapter(
+pub(super) async fn pause_and_resume(transcript: &mut Transcript) -> Result<(), Failure> {
+    transcript.section(
         "A flow waits, and its lock with it",
         "Gates decide whether an entity may move, actions move it; a pause outlives its process.",
     );
@@ -28,25 +28,26 @@ pub(super) async fn pause_and_resume(story: &mut Story) -> Result<(), Failure> {
     let order = JsonState::new(json!({"id": "ORD-1", "status": "draft"}))?;
     let delta = JsonState::delta(json!({"status": "published"}))?;
     let paused = publish.transition(order.clone(), delta.clone()).execute().await?;
-    story.say("An order is to be published. The first action asks for approval, and pauses.");
-    story.promise(
+    transcript
+        .write_line("An order is to be published. The first action asks for approval, and pauses.");
+    transcript.promise(
         "it is paused, and saved",
         contexts.show(paused.id()).await?.status.name() == "paused",
     )?;
     let second = publish.transition(order, delta.clone()).execute().await;
-    story.promise(
+    transcript.promise(
         "meanwhile nobody else can move the order",
         second.is_err_and(|error| error.is_lock_taken()),
     )?;
     contexts.signal(paused.id(), "approved", json!({"by": "Ana"})).await?;
-    story.say("Ana approves. Two processes resume it at the same time.");
+    transcript.write_line("Ana approves. Two processes resume it at the same time.");
     let (mut one, mut two) =
         (publish.resume(paused.id()).await?, publish.resume(paused.id()).await?);
     let (first, second) = (one.execute().await?, two.execute().await);
-    story.promise("one of them finishes it", first.is_completed())?;
-    story.promise("the other learns that it came second", second.is_err())?;
+    transcript.promise("one of them finishes it", first.is_completed())?;
+    transcript.promise("the other learns that it came second", second.is_err())?;
     let published = first.state().cloned().unwrap_or_default();
     let again = publish.dry_run(&published, &delta).await?;
     let why = again.blockers().find_map(|gate| gate.message.clone()).unwrap_or_default();
-    story.promise(&format!("and a dry run says why not once more: {why}"), !again.is_allowed())
+    transcript.promise(&format!("and a dry run says why not once more: {why}"), !again.is_allowed())
 }

@@ -9,15 +9,15 @@ use std::time::Duration;
 use latchwork::Locks;
 use latchwork::lock::{Clock as _, FileLockProvider, SystemClock};
 
-use super::story::{Story, eventually};
+use super::transcript::{Transcript, eventually};
 use crate::exit::{Exit, Failure};
-use crate::{show, span};
+use crate::{duration, show};
 
 /// Adds one to a number in a file, slowly enough for others to come in between.
 const ADD_ONE: &str = r#"n=$(cat "$0"); sleep 0.05; echo $((n + 1)) > "$0""#;
 
-pub(super) fn counting(story: &mut Story, directory: &Path) -> Result<(), Failure> {
-    story.chapter(
+pub(super) fn counting(transcript: &mut Transcript, directory: &Path) -> Result<(), Failure> {
+    transcript.section(
         "Several processes",
         "Five shells add one to a number in a file: first as they are, then under `latchwork lock`.",
     );
@@ -26,9 +26,9 @@ pub(super) fn counting(story: &mut Story, directory: &Path) -> Result<(), Failur
         sh.args(&add_one[1..]);
         sh
     })?;
-    story.say(&format!("Without a lock: five times plus one is {bare}."));
+    transcript.write_line(&format!("Without a lock: five times plus one is {bare}."));
     let locked = count(directory, |add_one| latchwork_lock(directory, "number", add_one))?;
-    story.promise(&format!("under the lock: five times plus one is {locked}"), locked == "5")
+    transcript.promise(&format!("under the lock: five times plus one is {locked}"), locked == "5")
 }
 
 /// The same under a lock at an address.
@@ -55,8 +55,11 @@ fn count(directory: &Path, command: impl Fn(&[&OsStr]) -> Command) -> Result<Str
     Ok(fs::read_to_string(&number).map_err(failed)?.trim().to_owned())
 }
 
-pub(super) async fn who_holds_what(story: &mut Story, directory: &Path) -> Result<(), Failure> {
-    story.chapter(
+pub(super) async fn who_holds_what(
+    transcript: &mut Transcript,
+    directory: &Path,
+) -> Result<(), Failure> {
+    transcript.section(
         "Who holds what, and a killed supervisor",
         "A command does not outlive the program that holds its lock, nor do its children.",
     );
@@ -72,27 +75,29 @@ pub(super) async fn who_holds_what(story: &mut Story, directory: &Path) -> Resul
     })
     .await;
     let page = locks.list("", Default::default()).await?;
-    story.say("`latchwork lock nightly-backup -- …` runs twice. This is `latchwork locks ls`:");
-    story.show(&show::table(&page.keys));
-    story.promise("one holds it, one waits", queued && page.keys.len() == 1)?;
-    story.say("The holder is killed with SIGKILL. It cannot do anything about it.");
+    transcript.write_line(
+        "`latchwork lock nightly-backup -- …` runs twice. This is `latchwork locks ls`:",
+    );
+    transcript.show(&show::table(&page.keys));
+    transcript.promise("one holds it, one waits", queued && page.keys.len() == 1)?;
+    transcript.write_line("The holder is killed with SIGKILL. It cannot do anything about it.");
     let killed_at = SystemClock.now();
     holder.0.kill().map_err(failed)?;
     let status = next.0.wait().map_err(failed)?;
-    let took = span::show(SystemClock.now().since(killed_at));
-    story.promise(
+    let took = duration::show(SystemClock.now().since(killed_at));
+    transcript.promise(
         &format!("the next one gets the lock and is done, {took} later"),
         status.success(),
     )?;
     let grandchild = fs::read_to_string(&pid_file).map_err(failed)?;
-    story.promise(
+    transcript.promise(
         "the killed holder's grandchild was dead before that",
         !is_running(grandchild.trim()),
     )
 }
 
-pub(super) async fn breaking(story: &mut Story, directory: &Path) -> Result<(), Failure> {
-    story.chapter(
+pub(super) async fn breaking(transcript: &mut Transcript, directory: &Path) -> Result<(), Failure> {
+    transcript.section(
         "Breaking a lock",
         "What is stuck can be ended, and a command that has lost its lock is stopped.",
     );
@@ -103,16 +108,16 @@ pub(super) async fn breaking(story: &mut Story, directory: &Path) -> Result<(), 
         command
     })?;
     eventually(async || locks.exists("stuck").await.unwrap_or(false)).await;
-    story.say("A command hangs. `latchwork locks break stuck` ends its lease.");
+    transcript.write_line("A command hangs. `latchwork locks break stuck` ends its lease.");
     let broken = locks.break_lock("stuck").await?;
     let status = holder.0.wait().map_err(failed)?;
-    story.promise(
+    transcript.promise(
         &format!("the command was stopped, with exit code {} (lost)", Exit::Lost as u8),
         broken.len() == 1 && status.code() == Some(i32::from(Exit::Lost as u8)),
     )?;
     let after = locks.lock("stuck").wait(Duration::from_secs(5)).acquire().await?;
     let fence = broken.first().map(|holder| holder.fence);
-    story.promise("the next fence is higher", Some(after.fence()) > fence)
+    transcript.promise("the next fence is higher", Some(after.fence()) > fence)
 }
 
 /// A process that does not outlive the demonstration.

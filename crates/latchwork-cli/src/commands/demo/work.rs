@@ -13,9 +13,9 @@ use latchwork::work::{
 use serde_json::{Value, json};
 
 use super::processes::{Running, failed};
-use super::story::{Story, eventually};
+use super::transcript::{Transcript, eventually};
+use crate::duration;
 use crate::exit::Failure;
-use crate::span;
 
 /// The type of the demonstration's order: one item a page.
 const SUMMARY: &str = "summary";
@@ -23,8 +23,11 @@ const SUMMARY: &str = "summary";
 /// Short, so that nobody waits long for a dead agent.
 const LEASE: Duration = Duration::from_secs(1);
 
-pub(super) async fn a_killed_agent(story: &mut Story, directory: &Path) -> Result<(), Failure> {
-    story.chapter(
+pub(super) async fn a_killed_agent(
+    transcript: &mut Transcript,
+    directory: &Path,
+) -> Result<(), Failure> {
+    transcript.section(
         "Work that outlives its agent",
         "An order is split into items. Agents lease and submit them, and every step is an event.",
     );
@@ -33,7 +36,7 @@ pub(super) async fn a_killed_agent(story: &mut Story, directory: &Path) -> Resul
     let ada = work.client(Actor::user("ada")?);
     let pages = json!({"pages": ["the first page", "the second page"]});
     let order = ada.propose(Proposal::new(SUMMARY, pages)).await?.order;
-    story.promise(
+    transcript.promise(
         "Ada proposes an order, and it is planned: two items wait for agents",
         order.state == OrderState::Queued && order.items == 2,
     )?;
@@ -50,23 +53,25 @@ pub(super) async fn a_killed_agent(story: &mut Story, directory: &Path) -> Resul
     })?;
     let blocker = work.explain_item(dead.item_id).await?.blocker;
     let message = blocker.as_ref().map(|found| found.message.clone()).unwrap_or_default();
-    story.say("Another process is agent-1, and leases the first item. Ask what the item is at:");
-    story.promise(&message, blocker.is_some_and(|found| found.code == BlockerCode::Leased))?;
+    transcript.write_line(
+        "Another process is agent-1, and leases the first item. Ask what the item is at:",
+    );
+    transcript.promise(&message, blocker.is_some_and(|found| found.code == BlockerCode::Leased))?;
 
-    story.say("agent-1 is killed with SIGKILL. It cannot say goodbye.");
+    transcript.write_line("agent-1 is killed with SIGKILL. It cannot say goodbye.");
     let killed_at = SystemClock.now();
     child.0.kill().map_err(failed)?;
     child.0.wait().map_err(failed)?;
     let back =
         eventually(async || work.reclaim_expired().await.is_ok_and(|count| count == 1)).await;
-    let took = span::show(SystemClock.now().since(killed_at));
-    story.promise(&format!("its lease runs out, and the item is back {took} later"), back)?;
+    let took = duration::show(SystemClock.now().since(killed_at));
+    transcript.promise(&format!("its lease runs out, and the item is back {took} later"), back)?;
 
     let agent = work.client(Actor::agent("agent-2")?);
     let leases = agent.checkout(Checkout::any().limit(2)).await?.leases;
     let again = leases.iter().find(|lease| lease.item_id == dead.item_id);
     let fence = again.map(|lease| lease.fence).unwrap_or_default();
-    story.promise(
+    transcript.promise(
         &format!(
             "agent-2 gets both items, that one with a higher fence: {fence} after {}",
             dead.fence
@@ -75,7 +80,7 @@ pub(super) async fn a_killed_agent(story: &mut Story, directory: &Path) -> Resul
     )?;
     let late = work.client(Actor::agent("agent-1")?);
     let refused = late.submit(Submission::new(&dead, json!("too late"))).await;
-    story.promise(
+    transcript.promise(
         "a late result of agent-1 is refused: lease_expired",
         refused.is_err_and(|error| error.code() == "lease_expired"),
     )?;
@@ -84,20 +89,20 @@ pub(super) async fn a_killed_agent(story: &mut Story, directory: &Path) -> Resul
         agent.submit(Submission::new(lease, result)).await?;
     }
     let state = work.order(order.id).await?.order.state;
-    story.promise(
+    transcript.promise(
         "agent-2 submits both, and the order is submitted",
         state == OrderState::Submitted,
     )?;
-    trail(story, &work).await?;
+    trail(transcript, &work).await?;
     work.close().await;
     Ok(())
 }
 
 /// Every event has its place and its hash.
-async fn trail(story: &mut Story, work: &WorkManager) -> Result<(), Failure> {
+async fn trail(transcript: &mut Transcript, work: &WorkManager) -> Result<(), Failure> {
     while work.seal().await?.events > 0 {}
     let verified = work.verify().await?;
-    story.promise(
+    transcript.promise(
         &format!(
             "its {} events are sealed without a gap, and their chain verifies",
             verified.events
@@ -116,7 +121,7 @@ pub(super) async fn be_the_agent(url: &str) -> Result<(), Failure> {
         return Err(Failure::internal("the demonstration failed: nothing to lease"));
     };
     let told = serde_json::to_string(&lease).unwrap_or_default();
-    crate::voice::out(&format!("{told}\n"));
+    crate::output::out(&format!("{told}\n"));
     loop {
         tokio::time::sleep(lease.heartbeat_every).await;
         // Ends with the lease, also where the demonstration itself was killed.

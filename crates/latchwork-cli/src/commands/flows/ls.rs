@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Store, json_line, show};
 use crate::exit::Failure;
-use crate::voice::out;
+use crate::output::out;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -6,7 +6,7 @@ use latchwork::flow::{Contexts, TransitionId};
 
 use super::{Store, json_line, show};
 use crate::exit::Failure;
-use crate::voice::out;
+use crate::output::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ impl Show {
         let now = contexts.now().await?;
         out(&match self.json {
             true => json_line(&show::as_json(&context, now))?,
-            false => show::story(&context, now),
+            false => show::details(&context, now),
         });
         Ok(())
     }
@@ -68,7 +68,7 @@ impl One {
         if self.json {
             out(&json_line(&show::as_json(&context, now))?);
         } else {
-            out(&format!("{done}\n{}", show::story(&context, now)));
+            out(&format!("{done}\n{}", show::details(&context, now)));
         }
         Ok(())
     }

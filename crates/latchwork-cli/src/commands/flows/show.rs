@@ -4,8 +4,8 @@ use chrono::{DateTime, SecondsFormat, Utc};
 use latchwork::flow::{ContextSummary, OnTimeout, WaitingFor};
 use serde_json::{Value, json};
 
+use crate::duration;
 use crate::show::{plain_table, trimmed};
-use crate::span;
 
 /// One line a transition.
 pub(super) fn table(contexts: &[ContextSummary], now: DateTime<Utc>) -> String {
@@ -27,7 +27,7 @@ pub(super) fn table(contexts: &[ContextSummary], now: DateTime<Utc>) -> String {
 }
 
 /// All that can be told of one.
-pub(super) fn story(context: &ContextSummary, now: DateTime<Utc>) -> String {
+pub(super) fn details(context: &ContextSummary, now: DateTime<Utc>) -> String {
     let mut text = format!("{} is {}\n", context.id, context.status);
     let mut line = |name: &str, value: String| text += &format!("  {name:<12} {value}\n");
     line("machine", format!("{} (definition {})", context.machine, context.details.definition));
@@ -115,11 +115,11 @@ fn sentence(reason: &WaitingFor, now: DateTime<Utc>) -> String {
 fn until(at: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let clock = at.to_rfc3339_opts(SecondsFormat::Secs, true);
     match (at - now).to_std() {
-        Ok(left) => format!("in {} ({clock})", span::show(left)),
+        Ok(left) => format!("in {} ({clock})", duration::show(left)),
         Err(_) => format!("{} ago ({clock})", between(at, now)),
     }
 }
 
 fn between(since: DateTime<Utc>, now: DateTime<Utc>) -> String {
-    span::show((now - since).to_std().unwrap_or_default())
+    duration::show((now - since).to_std().unwrap_or_default())
 }

@@ -10,10 +10,10 @@ use rustix::process::Signal;
 
 use super::{Lock, Run, cannot};
 use crate::exit::{Exit, Failure};
+use crate::output::{BackgroundOutput, Output};
 use crate::supervise::{
-    Ending, Keeper, Limits, Reason, Signals, Terminal, Watch, spawn, tell_own_group,
+    Ending, Keeper, Limits, Monitor, Reason, Signals, Terminal, signal_own_group, spawn,
 };
-use crate::voice::{Aside, Voice};
 
 /// How long to wait for a place that does not answer when there is nothing left to protect.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -22,23 +22,23 @@ impl Lock {
     /// Asks for the lock and holds it while the command runs.
     pub(super) async fn under_lock(
         &self,
-        voice: Voice,
+        output: Output,
         mask: SigSet,
         keeper: &mut Keeper,
     ) -> Result<Run, Failure> {
         let mut signals = Signals::listen().map_err(cannot("listen for signals"))?;
         let started = SystemClock.now();
         let locks = tokio::select! {
-            opened = self.connect(voice, keeper.pid()) => opened?,
+            opened = self.connect(output, keeper.pid()) => opened?,
             signal = signals.next_request() => return Ok(Run::DieOf(signal)),
         };
         let asked = tokio::select! {
-            got = self.acquire(&locks, voice, started) => got.map(Ok),
+            got = self.acquire(&locks, output, started) => got.map(Ok),
             // Dropping the question leaves the queue.
             signal = signals.next_request() => Ok(Err(signal)),
         };
         let run = match asked {
-            Ok(Ok(guard)) => self.hold(voice, mask, keeper, &mut signals, &locks, guard).await,
+            Ok(Ok(guard)) => self.hold(output, mask, keeper, &mut signals, &locks, guard).await,
             Ok(Err(signal)) => Ok(Run::DieOf(signal)),
             Err(failure) => Err(failure),
         };
@@ -49,7 +49,7 @@ impl Lock {
 
     async fn hold(
         &self,
-        voice: Voice,
+        output: Output,
         mask: SigSet,
         keeper: &mut Keeper,
         signals: &mut Signals,
@@ -65,7 +65,7 @@ impl Lock {
         if !guard.is_held() {
             return Err(self.lost_before_start(guard.fence()));
         }
-        let aside = Aside::default();
+        let background = BackgroundOutput::default();
         // Before the command starts, so that it finds itself in the foreground.
         let mut terminal = Terminal::open();
         if let Some(terminal) = &mut terminal {
@@ -75,13 +75,13 @@ impl Lock {
             Ok(child) => child,
             Err(error) => {
                 if let Some(terminal) = &mut terminal {
-                    terminal.take_back(keeper.group());
+                    terminal.reclaim(keeper.group());
                 }
                 let _ = release(guard).await;
                 return Err(self.not_started(&error, keeper));
             }
         };
-        let watch = Watch {
+        let watch = Monitor {
             held: &guard,
             clock,
             limits: Limits { until, renewed: !self.no_renew },
@@ -89,23 +89,23 @@ impl Lock {
             child,
             signals,
             terminal,
-            voice,
-            aside: &aside,
+            output,
+            background: &background,
             state: Default::default(),
         };
-        let told = |reason| aside.fail(voice, self.stopped(reason, &guard));
+        let told = |reason| background.fail(output, self.stopped(reason, &guard));
         let ending = watch.run(told).await;
-        let run = self.finish(ending, guard, voice).await;
-        aside.settle().await;
+        let run = self.finish(ending, guard, output).await;
+        background.flush().await;
         run
     }
 
     /// Releases, and makes an exit code of it all. A loss wins over whatever the command said,
     /// because it may not have been alone.
-    async fn finish(&self, ending: Ending, guard: Guard, voice: Voice) -> Result<Run, Failure> {
+    async fn finish(&self, ending: Ending, guard: Guard, output: Output) -> Result<Run, Failure> {
         let left_behind = || {
             if !ending.left_behind.is_empty() {
-                self.tell_left_behind(&ending.left_behind, voice);
+                self.report_left_behind(&ending.left_behind, output);
             }
         };
         if let Some(reason) = ending.stopped {
@@ -119,8 +119,8 @@ impl Lock {
         match release(guard).await {
             Some(Ok(())) => {}
             Some(Err(error)) if error.is_loss() => return Err(self.lost_unseen(fence)),
-            Some(Err(error)) => self.tell_not_released(error.code(), &error.to_string(), voice),
-            None => self.tell_not_released("lock_unavailable", "no answer", voice),
+            Some(Err(error)) => self.report_not_released(error.code(), &error.to_string(), output),
+            None => self.report_not_released("lock_unavailable", "no answer", output),
         }
         left_behind();
         let Some(status) = ending.status else {
@@ -130,7 +130,7 @@ impl Lock {
             (_, Some(number)) => match Signal::from_named_raw(number) {
                 // Ctrl-C reached the command only, and is meant for the calling script too.
                 Some(signal @ (Signal::INT | Signal::QUIT)) if ending.had_terminal => {
-                    tell_own_group(signal);
+                    signal_own_group(signal);
                     Ok(Run::DieOf(signal))
                 }
                 _ => Ok(Run::Exit(u8::try_from(128 + number).unwrap_or(u8::MAX))),

@@ -9,9 +9,9 @@ use serde_json::json;
 use super::json_line;
 use crate::exit::{Exit, Failure};
 use crate::key::KeyArg;
-use crate::place::Place;
+use crate::lock_location::LockLocation;
+use crate::output::out;
 use crate::show;
-use crate::voice::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -41,7 +41,7 @@ pub(crate) struct Break {
     dry_run: bool,
 
     #[command(flatten)]
-    place: Place,
+    location: LockLocation,
 
     /// An object of JSON instead of text.
     #[arg(long)]
@@ -50,7 +50,7 @@ pub(crate) struct Break {
 
 impl Break {
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let locks = self.place.open().await?;
+        let locks = self.location.open().await?;
         let seen = match self.seen(&locks).await {
             // Of a record that nobody can read no lease can be told, but it can be removed.
             Err(failure)

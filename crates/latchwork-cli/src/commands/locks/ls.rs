@@ -5,9 +5,9 @@ use latchwork::lock::PageRequest;
 
 use super::json_line;
 use crate::exit::Failure;
-use crate::place::Place;
+use crate::lock_location::LockLocation;
+use crate::output::out;
 use crate::show;
-use crate::voice::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ pub(crate) struct Ls {
     prefix: String,
 
     #[command(flatten)]
-    place: Place,
+    location: LockLocation,
 
     /// An array of JSON instead of a table.
     #[arg(long)]
@@ -33,7 +33,7 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let locks = self.place.open().await?;
+        let locks = self.location.open().await?;
         let mut keys = Vec::new();
         let mut page = PageRequest { limit: 1_000, after: None };
         loop {

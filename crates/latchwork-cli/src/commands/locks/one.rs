@@ -5,9 +5,9 @@ use clap::Args;
 use super::json_line;
 use crate::exit::Failure;
 use crate::key::KeyArg;
-use crate::place::Place;
+use crate::lock_location::LockLocation;
+use crate::output::out;
 use crate::show;
-use crate::voice::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,7 +22,7 @@ pub(crate) struct Show {
     key: KeyArg,
 
     #[command(flatten)]
-    place: Place,
+    location: LockLocation,
 
     /// An object of JSON instead of tables.
     #[arg(long)]
@@ -31,9 +31,9 @@ pub(crate) struct Show {
 
 impl Show {
     pub(super) async fn run(&self) -> Result<(), Failure> {
-        let locks = self.place.open().await?;
+        let locks = self.location.open().await?;
         let found = locks.inspect(self.key.as_str()).await?;
-        out(&if self.json { json_line(&found)? } else { show::story(&found) });
+        out(&if self.json { json_line(&found)? } else { show::transcript(&found) });
         Ok(())
     }
 }

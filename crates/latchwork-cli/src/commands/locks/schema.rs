@@ -4,7 +4,7 @@ use clap::Args;
 use latchwork::Locks;
 
 use crate::exit::Failure;
-use crate::voice::out;
+use crate::output::out;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -31,7 +31,7 @@ pub(super) enum Again {
 }
 
 /// A statement: text and values.
-pub(super) struct Ask {
+pub(super) struct Statement {
     pub(super) during: &'static str,
     pub(super) sql: Cow<'static, str>,
     pub(super) values: PgArguments,
@@ -52,50 +52,58 @@ impl Rows {
     }
 
     /// One statement on any connection.
-    pub(super) async fn ask(&self, ask: Ask) -> Result<Vec<PgRow>> {
-        let mut line = self.line(ask.during).await?;
-        self.ask_on(&mut line, ask).await
+    pub(super) async fn execute(&self, statement: Statement) -> Result<Vec<PgRow>> {
+        let mut connection = self.connection(statement.during).await?;
+        self.execute_on(&mut connection, statement).await
     }
 
     /// A connection for several statements: the second one will not find it broken long ago.
-    pub(super) async fn line(&self, during: &'static str) -> Result<JobConnection> {
+    pub(super) async fn connection(&self, during: &'static str) -> Result<JobConnection> {
         JobConnection::open(&self.pool).await.map_err(|e| error::driver(during, e))
     }
 
     /// One statement on this connection, or on the one that replaces it.
-    pub(super) async fn ask_on(&self, line: &mut JobConnection, ask: Ask) -> Result<Vec<PgRow>> {
+    pub(super) async fn execute_on(
+        &self,
+        connection: &mut JobConnection,
+        statement: Statement,
+    ) -> Result<Vec<PgRow>> {
         let mut left = self.pool.options().get_max_connections();
         loop {
             let trusted = self.own_sessions.load(Ordering::Acquire);
-            line.mark_pending();
-            let said = in_time(say(line, &ask, trusted)).await;
-            line.mark_answered(&said);
+            connection.mark_pending();
+            let said = in_time(send(connection, &statement, trusted)).await;
+            connection.mark_answered(&said);
             match said {
                 Ok(rows) => return Ok(rows),
                 // Nothing was done; from now on without what a session would have to remember.
                 Err(error) if trusted && is_mixed_up(&error) => {
                     self.own_sessions.store(false, Ordering::Release);
                 }
-                Err(error) if left > 0 && ask.again == Again::Yes && is_broken(&error) => {
+                Err(error) if left > 0 && statement.again == Again::Yes && is_broken(&error) => {
                     left -= 1;
-                    *line = self.line(ask.during).await?;
+                    *connection = self.connection(statement.during).await?;
                 }
-                Err(error) => return Err(error::driver(ask.during, error)),
+                Err(error) => return Err(error::driver(statement.during, error)),
             }
         }
     }
 }
 
-async fn say(line: &mut JobConnection, ask: &Ask, own_session: bool) -> sqlx::Result<Vec<PgRow>> {
-    let values = ask.values.clone();
+async fn send(
+    connection: &mut JobConnection,
+    statement: &Statement,
+    own_session: bool,
+) -> sqlx::Result<Vec<PgRow>> {
+    let values = statement.values.clone();
     if own_session {
-        let sql = AssertSqlSafe(ask.sql.to_string());
-        return sqlx::query_with(sql, values).fetch_all(&mut **line).await;
+        let sql = AssertSqlSafe(statement.sql.to_string());
+        return sqlx::query_with(sql, values).fetch_all(&mut **connection).await;
     }
     // In a transaction, since the pooler may else give the parts of a statement to two servers. The
     // driver looks for a statement by its text among those it remembers, so the text differs too.
-    let sql = AssertSqlSafe(format!("{} -- once", ask.sql));
-    let mut tx = line.begin().await?;
+    let sql = AssertSqlSafe(format!("{} -- once", statement.sql));
+    let mut tx = connection.begin().await?;
     let rows = sqlx::query_with(sql, values).persistent(false).fetch_all(&mut *tx).await?;
     tx.commit().await?;
     Ok(rows)
@@ -114,12 +122,12 @@ impl Record {
     pub(super) async fn load(
         during: &'static str,
         rows: &Rows,
-        line: &mut JobConnection,
+        connection: &mut JobConnection,
         id: TransitionId,
     ) -> Result<Option<Self>> {
         let values = values(during, |to| to.add(id.to_string()))?;
-        let ask = Ask { during, sql: LOAD.into(), values, again: Again::Yes };
-        let found = rows.ask_on(line, ask).await?;
+        let statement = Statement { during, sql: LOAD.into(), values, again: Again::Yes };
+        let found = rows.execute_on(connection, statement).await?;
         let Some(row) = found.first() else { return Ok(None) };
         let wrong = |e| error::driver(during, e);
         let now: i64 = row.try_get(COUNT + 1).map_err(wrong)?;
@@ -134,7 +142,7 @@ impl Record {
         &self,
         during: &'static str,
         rows: &Rows,
-        line: &mut JobConnection,
+        connection: &mut JobConnection,
     ) -> Result<bool> {
         if self.row.head == self.before {
             return Ok(true);
@@ -147,8 +155,8 @@ impl Record {
             to.add(self.changes)
         })?;
         let sql = if with_body { PUT_WITH_BODY } else { PUT }.into();
-        let ask = Ask { during, sql, values, again: Again::No };
-        Ok(rows.ask_on(line, ask).await?.len() == 1)
+        let statement = Statement { during, sql, values, again: Again::No };
+        Ok(rows.execute_on(connection, statement).await?.len() == 1)
     }
 }
 

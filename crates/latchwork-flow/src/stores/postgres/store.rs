@@ -11,7 +11,7 @@ use sqlx::{Arguments, Row};
 
 use super::config;
 use super::error::{self, NAME};
-use super::record::{Again, Ask, Record, Rows, values};
+use super::record::{Again, Record, Rows, Statement, values};
 use super::schema::{
     CLAIM_DUE, CREATE, DELETE, HEARTBEAT, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY,
     LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_QUARANTINED, LIST_STATUS, MIGRATIONS, NEXT_DUE,
@@ -85,14 +85,14 @@ impl PostgresContextStore {
         id: TransitionId,
         change: impl Fn(&mut StoredContext, DateTime<Utc>) -> Result<T>,
     ) -> Result<T> {
-        let mut line = self.rows.line(during).await?;
+        let mut connection = self.rows.connection(during).await?;
         loop {
-            let found = Record::load(during, &self.rows, &mut line, id).await?;
+            let found = Record::load(during, &self.rows, &mut connection, id).await?;
             let mut record = found.ok_or_else(|| Error::context_not_found(id))?;
             let now = record.now;
             let out = change(&mut record.row, now)?;
             // Each turn that fails is one in which somebody else has got on.
-            if record.put(during, &self.rows, &mut line).await? {
+            if record.put(during, &self.rows, &mut connection).await? {
                 return Ok(out);
             }
         }
@@ -113,7 +113,7 @@ impl PostgresContextStore {
         }
     }
 
-    async fn ask(
+    async fn query(
         &self,
         during: &'static str,
         again: Again,
@@ -121,7 +121,7 @@ impl PostgresContextStore {
         fill: impl FnOnce(&mut PgArguments) -> Result<(), sqlx::error::BoxDynError>,
     ) -> Result<Vec<PgRow>> {
         let values = values(during, fill)?;
-        self.rows.ask(Ask { during, sql: sql.into(), values, again }).await
+        self.rows.execute(Statement { during, sql: sql.into(), values, again }).await
     }
 }
 
@@ -137,7 +137,7 @@ impl ContextStore for PostgresContextStore {
 
     async fn now(&self) -> Result<DateTime<Utc>> {
         const DURING: &str = "asking for the time";
-        let rows = self.ask(DURING, Again::Yes, NOW, |_| Ok(())).await?;
+        let rows = self.query(DURING, Again::Yes, NOW, |_| Ok(())).await?;
         let row = rows.first().ok_or_else(|| error::no_answer(DURING))?;
         let now = row.try_get(0).map_err(|e| error::driver(DURING, e))?;
         time(now).ok_or_else(|| error::no_answer(DURING))
@@ -148,7 +148,7 @@ impl ContextStore for PostgresContextStore {
         let row = StoredContext::create(draft, run, self.now().await?);
         let columns = Columns::of(&row)?;
         // Said twice it finds its own row, which is no error.
-        if self.ask(DURING, Again::Yes, CREATE, |to| columns.bind(to, true)).await?.len() == 1 {
+        if self.query(DURING, Again::Yes, CREATE, |to| columns.bind(to, true)).await?.len() == 1 {
             return Ok(1);
         }
         let there = self.load(draft.id).await?;
@@ -158,8 +158,8 @@ impl ContextStore for PostgresContextStore {
 
     async fn load(&self, id: TransitionId) -> Result<Option<StoredContext>> {
         const DURING: &str = "loading a context";
-        let mut line = self.rows.line(DURING).await?;
-        let found = Record::load(DURING, &self.rows, &mut line, id).await?;
+        let mut connection = self.rows.connection(DURING).await?;
+        let found = Record::load(DURING, &self.rows, &mut connection, id).await?;
         Ok(found.map(|record| record.row))
     }
 
@@ -182,7 +182,7 @@ impl ContextStore for PostgresContextStore {
         let claim = due.claim;
         let exclude: Vec<String> = due.exclude.iter().map(ToString::to_string).collect();
         // Said twice it may leave some that nobody goes on with, until their run-leases end.
-        let found = self.ask(DURING, Again::Yes, CLAIM_DUE, |to| {
+        let found = self.query(DURING, Again::Yes, CLAIM_DUE, |to| {
             to.add(due.machine)?;
             to.add(number(due.limit as u64))?;
             to.add(token_text(claim.token))?;
@@ -209,7 +209,7 @@ impl ContextStore for PostgresContextStore {
 
     async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
         const DURING: &str = "looking for what is due next";
-        let rows = self.ask(DURING, Again::Yes, NEXT_DUE, |to| to.add(machine)).await?;
+        let rows = self.query(DURING, Again::Yes, NEXT_DUE, |to| to.add(machine)).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let left: i64 = row.try_get(0).map_err(|e| error::driver(DURING, e))?;
         Ok(Some(Duration::from_micros(left.max(0).unsigned_abs())))
@@ -221,7 +221,7 @@ impl ContextStore for PostgresContextStore {
 
     async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
         const DURING: &str = "renewing a run-lease";
-        let done = self.ask(DURING, Again::Yes, HEARTBEAT, |to| {
+        let done = self.query(DURING, Again::Yes, HEARTBEAT, |to| {
             to.add(proof.id.to_string())?;
             to.add(token_text(proof.token))?;
             to.add(span(ttl))
@@ -279,8 +279,8 @@ impl ContextStore for PostgresContextStore {
             View::Held => LIST_HELD,
         };
         sql += if now.is_some() { LIST_DUE_END } else { LIST_END };
-        let ask = Ask { during: DURING, sql: sql.into(), values, again: Again::Yes };
-        let rows = self.rows.ask(ask).await?;
+        let statement = Statement { during: DURING, sql: sql.into(), values, again: Again::Yes };
+        let rows = self.rows.execute(statement).await?;
         Ok(ContextPage::cut(rows.iter().map(summary), page.limit))
     }
 
@@ -306,12 +306,12 @@ impl ContextStore for PostgresContextStore {
     }
 
     async fn delete(&self, id: TransitionId) -> Result<bool> {
-        let done = self.ask("removing a context", Again::No, DELETE, |to| to.add(id.to_string()));
+        let done = self.query("removing a context", Again::No, DELETE, |to| to.add(id.to_string()));
         Ok(done.await?.len() == 1)
     }
 
     async fn prune(&self, over_for: Duration, limit: usize) -> Result<u64> {
-        let done = self.ask("removing what is over", Again::No, PRUNE, |to| {
+        let done = self.query("removing what is over", Again::No, PRUNE, |to| {
             to.add(span(over_for))?;
             to.add(number(limit as u64))
         });

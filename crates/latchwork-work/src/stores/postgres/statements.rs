@@ -517,7 +517,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         apply_fence = apply_fence + 1 WHERE id = $1::uuid",
     insert_applied: "INSERT INTO latchwork_work_applied (order_id, version, fence, worker, diff, \
         created_at) VALUES ($1::uuid, $2, $3, $4, $5, $6)",
-    applied: "SELECT version, fence, worker, diff, created_at FROM latchwork_work_applied \
+    applied: "SELECT diff FROM latchwork_work_applied \
         WHERE order_id = $1::uuid",
 
     orders_since: "SELECT id::text FROM latchwork_work_order WHERE state = $1 \

@@ -13,22 +13,22 @@ use serde_json::json;
 
 use super::Lock;
 use crate::exit::{Exit, Failure};
-use crate::place::quoted;
-use crate::voice::Voice;
-use crate::{show, span};
+use crate::lock_location::quoted;
+use crate::output::Output;
+use crate::{duration, show};
 
 impl Lock {
     /// Connects to the backend, within the time to wait. Without one there is a single try.
     ///
     /// Cancel safe: nothing but the connection is lost.
-    pub(super) async fn connect(&self, voice: Voice, companion: u32) -> Result<Locks, Failure> {
+    pub(super) async fn connect(&self, output: Output, companion: u32) -> Result<Locks, Failure> {
         let options = match self.patience() {
             Wait::No => ConnectOptions::default(),
             Wait::For(span) => ConnectOptions::default().connect_timeout(span),
             Wait::Forever => ConnectOptions::default().connect_timeout(Duration::MAX),
         };
-        let opened = self.place.open_with(Some(companion), &options);
-        if !voice.is_watched() {
+        let opened = self.location.open_with(Some(companion), &options);
+        if !output.is_watched() {
             return opened.await;
         }
         let shown = Shown::default();
@@ -53,12 +53,12 @@ impl Lock {
     pub(super) async fn acquire(
         &self,
         locks: &Locks,
-        voice: Voice,
+        output: Output,
         started: Moment,
     ) -> Result<Guard, Failure> {
         let shared = locks.capabilities().has(Capability::CrossProcess);
         if !shared {
-            voice.note(
+            output.note(
                 "not_shared",
                 &format!(
                     "{} locks are seen by nobody else: this excludes no other run",
@@ -85,7 +85,7 @@ impl Lock {
         if !self.no_renew {
             request = request.auto_renew(self.max_hold);
         }
-        let got = if voice.is_watched() {
+        let got = if output.is_watched() {
             let shown = Shown::default();
             tokio::select! {
                 got = request.acquire() => got,
@@ -112,13 +112,13 @@ impl Lock {
             tokio::time::sleep(TICK).await;
             let awaited = awaited().await;
             let bound = match self.patience() {
-                Wait::For(span) => format!(" of {}", span::show(span)),
+                Wait::For(span) => format!(" of {}", duration::show(span)),
                 Wait::No | Wait::Forever => String::new(),
             };
             let waited = Duration::from_secs(SystemClock.now().since(started).as_secs());
             shown.replace(&format!(
                 "latchwork: waiting {}{bound} for {awaited}",
-                span::show(waited)
+                duration::show(waited)
             ));
         }
     }
@@ -157,7 +157,7 @@ impl Lock {
         let patience = if waited.is_zero() {
             "--no-wait was asked for".to_owned()
         } else {
-            format!("waited {}", span::show(waited))
+            format!("waited {}", duration::show(waited))
         };
         let message = format!("{:?} is taken{held}; {patience}", self.key.as_str());
         let mut failure = Failure::new(Exit::Taken, error.code(), message);
@@ -171,7 +171,7 @@ impl Lock {
     fn show_command(&self) -> String {
         let key = quoted(self.key.as_str());
         let option = if self.key.as_str().starts_with('-') { "--key=" } else { "" };
-        format!("see `latchwork locks show {option}{key}{}`", self.place.option())
+        format!("see `latchwork locks show {option}{key}{}`", self.location.option())
     }
 }
 

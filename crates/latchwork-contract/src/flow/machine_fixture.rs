@@ -58,12 +58,12 @@ pub(super) fn publish() -> Change {
     Change { status: Some("published".into()) }
 }
 
-/// The key that the machine of a stage locks for the draft.
+/// The key that the machine of a fixture locks for the draft.
 pub(super) const KEY: &str = "flow:entity:ORD-123";
 
 /// Everything that a machine needs, and what it did.
 #[derive(Clone)]
-pub(super) struct Stage {
+pub(super) struct MachineFixture {
     pub(super) f: Fixture,
     pub(super) locks: Locks,
     pub(super) store: Contexts,
@@ -71,9 +71,9 @@ pub(super) struct Stage {
     ran: Arc<Mutex<Vec<String>>>,
 }
 
-impl Stage {
+impl MachineFixture {
     pub(super) async fn new(f: &Fixture) -> Self {
-        Stage {
+        MachineFixture {
             f: f.clone(),
             locks: Locks::new(InMemoryLockProvider::with_clock(f.clock())),
             store: f.open().await,
@@ -84,12 +84,12 @@ impl Stage {
 
     /// The same place as another process sees it: a connection of its own.
     pub(super) async fn elsewhere(&self) -> Self {
-        Stage { store: self.f.open().await, ..self.clone() }
+        MachineFixture { store: self.f.open().await, ..self.clone() }
     }
 
     /// The same with other locks.
     pub(super) fn with_locks(&self, locks: Locks) -> Self {
-        Stage { locks, ..self.clone() }
+        MachineFixture { locks, ..self.clone() }
     }
 
     /// A machine with locks, store and witness.
@@ -144,7 +144,7 @@ impl Stage {
         self.locks.exists(KEY).await.expect("it answers")
     }
 
-    /// More time than a lock or a run-lease of this stage lasts.
+    /// More time than a lock or a run-lease of this fixture lasts.
     pub(super) fn too_long(&self) -> Duration {
         self.f.unit() * 11
     }

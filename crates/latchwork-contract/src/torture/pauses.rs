@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::stage::Stage;
+use super::process_context::ProcessContext;
 use crate::history::What;
 
 /// Writes down when this process stood still, for as long as it is polled.
@@ -10,14 +10,14 @@ use crate::history::What;
 /// An offer lapses after two seconds, or after the ttl where that is shorter. On a busy machine a
 /// process may miss it by no fault of the locks; a quarter of the shortest ttl is worth writing
 /// down, since several such stretches may add up.
-pub(super) async fn pulse(stage: &Stage) {
-    let long = stage.part.torture.unit / 4;
-    let mut before = stage.now();
+pub(super) async fn record_pauses(context: &ProcessContext) {
+    let long = context.assignment.torture.unit / 4;
+    let mut before = context.now();
     loop {
         tokio::time::sleep(Duration::from_millis(10)).await;
-        if stage.now().since(before) > long {
-            stage.record("", 0, What::StoodStill { since: before });
+        if context.now().since(before) > long {
+            context.record("", 0, What::StoodStill { since: before });
         }
-        before = stage.now();
+        before = context.now();
     }
 }

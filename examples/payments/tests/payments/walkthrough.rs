@@ -1,4 +1,4 @@
-//! The command and its transcript.
+//! The command and its output.
 
 use std::process::Command;
 
@@ -7,11 +7,11 @@ fn command() -> Command {
 }
 
 #[test]
-fn the_story_is_told_and_holds() {
+fn the_walkthrough_passes() {
     let told = command().output().expect("started");
     let text = String::from_utf8(told.stdout).expect("text");
     assert!(told.status.success(), "{text}{}", String::from_utf8_lossy(&told.stderr));
-    for (number, chapter) in [
+    for (number, section) in [
         "Authorize",
         "Capture",
         "Replay",
@@ -24,7 +24,7 @@ fn the_story_is_told_and_holds() {
     .iter()
     .enumerate()
     {
-        assert!(text.contains(&format!("\n{}. {chapter}\n", number + 1)), "{chapter}: {text}");
+        assert!(text.contains(&format!("\n{}. {section}\n", number + 1)), "{section}: {text}");
     }
     let checks = text.lines().filter(|line| line.starts_with(" ✓ ")).count();
     assert!(checks > 20 && !text.contains('✗'), "{text}");

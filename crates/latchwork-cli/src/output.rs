@@ -1,4 +1,4 @@
-//! What the program says about itself: on stderr, as text or as one JSON object a line.
+//! The messages of the program: on stderr, as text or as one JSON object a line.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal, Write as _};
@@ -9,16 +9,16 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
 
-/// How to speak.
+/// How messages are written: as text or JSON, or not at all.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Voice {
+pub(crate) struct Output {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
 }
 
-impl Voice {
-    /// Says one thing. Nobody can be told that stderr is gone, so that is ignored.
-    pub(crate) fn say(self, code: &str, message: &str, details: Map<String, Value>) {
+impl Output {
+    /// Writes one message to stderr. A write that fails is ignored: there is nowhere left to report it.
+    pub(crate) fn write_line(self, code: &str, message: &str, details: Map<String, Value>) {
         if self.quiet {
             return;
         }
@@ -34,12 +34,12 @@ impl Voice {
         let _ = writeln!(std::io::stderr().lock(), "{line}");
     }
 
-    /// Says something that changes no exit code.
+    /// Writes a message that changes no exit code.
     pub(crate) fn note(self, code: &str, message: &str) {
-        self.say(code, message, Map::new());
+        self.write_line(code, message, Map::new());
     }
 
-    /// Says why the program ends, and with which exit code.
+    /// Writes why the program ends, and returns its exit code.
     pub(crate) fn fail(self, mut failure: Failure) -> std::process::ExitCode {
         let exit = failure.exit;
         failure.details.insert("exit".to_owned(), (exit as u8).into());
@@ -50,39 +50,39 @@ impl Voice {
             Some(hint) => failure.message += &format!("\nlatchwork: {hint}"),
             None => {}
         }
-        self.say(failure.code, &failure.message, failure.details);
+        self.write_line(failure.code, &failure.message, failure.details);
         exit.into()
     }
 
-    /// Whether a person is there to watch a line change.
+    /// Whether stderr is a terminal, so that a progress line may be redrawn.
     pub(crate) fn is_watched(self) -> bool {
         !self.quiet && !self.json && std::io::stderr().is_terminal()
     }
 }
 
-/// Speaking while something else must go on: a terminal under Ctrl-S, or a pipe that nobody reads,
-/// holds up whoever writes to it, and must not hold up the end of a command.
+/// Writes messages on threads of their own. A terminal under Ctrl-S, or a pipe that nobody reads,
+/// blocks its writer, and that must not delay the end of a command.
 #[derive(Default)]
-pub(crate) struct Aside(RefCell<Vec<JoinHandle<()>>>);
+pub(crate) struct BackgroundOutput(RefCell<Vec<JoinHandle<()>>>);
 
-impl Aside {
-    pub(crate) fn fail(&self, voice: Voice, failure: Failure) {
-        self.speak(move || {
-            voice.fail(failure);
+impl BackgroundOutput {
+    pub(crate) fn fail(&self, output: Output, failure: Failure) {
+        self.spawn(move || {
+            output.fail(failure);
         });
     }
 
-    pub(crate) fn note(&self, voice: Voice, code: &'static str, message: String) {
-        self.speak(move || voice.note(code, &message));
+    pub(crate) fn note(&self, output: Output, code: &'static str, message: String) {
+        self.spawn(move || output.note(code, &message));
     }
 
-    fn speak(&self, speak: impl FnOnce() + Send + 'static) {
-        // Without a thread it is not said: the exit code still tells.
-        self.0.borrow_mut().extend(std::thread::Builder::new().spawn(speak));
+    fn spawn(&self, spawn: impl FnOnce() + Send + 'static) {
+        // Without a thread the message is lost; the exit code still reports the failure.
+        self.0.borrow_mut().extend(std::thread::Builder::new().spawn(spawn));
     }
 
-    /// Waits until all is said, but not for long.
-    pub(crate) async fn settle(&self) {
+    /// Waits until all messages are written, for at most a second.
+    pub(crate) async fn flush(&self) {
         const TURN: Duration = Duration::from_millis(5);
         for _ in 0..200 {
             if self.0.borrow().iter().all(JoinHandle::is_finished) {

@@ -19,7 +19,7 @@ use crate::history::{Recorder, What};
 
 /// What a worker is told by its supervisor.
 #[derive(Clone, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct Assignment {
     pub(super) torture: Torture,
     pub(super) directory: PathBuf,
     /// Its number among all processes of the run; the supervisor is 0.
@@ -27,9 +27,9 @@ pub(super) struct Part {
     pub(super) end: Moment,
 }
 
-/// The place where a process plays its part.
-pub(super) struct Stage {
-    pub(super) part: Part,
+/// What the tasks of one process share: its assignment, its locks, its history.
+pub(super) struct ProcessContext {
+    pub(super) assignment: Assignment,
     pub(super) locks: Locks,
     pub(super) keys: Vec<String>,
     pub(super) gate: FileGate,
@@ -39,23 +39,23 @@ pub(super) struct Stage {
     requests: AtomicU64,
 }
 
-impl Stage {
+impl ProcessContext {
     /// Opens everything, with a history of its own.
-    pub(super) fn open(part: Part, locks: &Locks) -> io::Result<Self> {
-        let prefix = format!("dropped-{:016x}/{}/", part.torture.seed, part.number);
+    pub(super) fn open(assignment: Assignment, locks: &Locks) -> io::Result<Self> {
+        let prefix = format!("dropped-{:016x}/{}/", assignment.torture.seed, assignment.number);
         let drops = Drops::new(locks, &prefix).map_err(io::Error::other)?;
-        let locks = locks.with_prefix(&part.torture.prefix()).map_err(io::Error::other)?;
+        let locks = locks.with_prefix(&assignment.torture.prefix()).map_err(io::Error::other)?;
         // Unbuffered: what was written down is in the hands of the system, which outlives us.
-        let history = File::create(history(&part.directory, part.number))?;
-        Ok(Stage {
+        let history = File::create(history(&assignment.directory, assignment.number))?;
+        Ok(ProcessContext {
             locks,
-            keys: part.torture.key_names(),
-            gate: FileGate::new(&part.directory.join("gate"))?,
-            mailbox: Mailbox::new(&part.directory.join("handed-over"))?,
+            keys: assignment.torture.key_names(),
+            gate: FileGate::new(&assignment.directory.join("gate"))?,
+            mailbox: Mailbox::new(&assignment.directory.join("handed-over"))?,
             drops,
-            recorder: Recorder::of_process(part.number, history),
+            recorder: Recorder::of_process(assignment.number, history),
             requests: AtomicU64::new(0),
-            part,
+            assignment,
         })
     }
 
@@ -66,7 +66,7 @@ impl Stage {
     /// A number that no request of any process has had.
     pub(super) fn request(&self) -> u64 {
         let own = self.requests.fetch_add(1, Ordering::Relaxed) + 1;
-        u64::from(self.part.number) << 40 | own
+        u64::from(self.assignment.number) << 40 | own
     }
 
     pub(super) fn now(&self) -> Moment {
@@ -74,14 +74,16 @@ impl Stage {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.now() >= self.part.end
+        self.now() >= self.assignment.end
     }
 
     /// The chance of one task of this process.
     pub(super) fn chance(&self, task: u32) -> StdRng {
-        let place = u64::from(self.part.number) << 32 | u64::from(task);
+        let place = u64::from(self.assignment.number) << 32 | u64::from(task);
         // Spread by a constant, so that neighbours are not alike.
-        StdRng::seed_from_u64(self.part.torture.seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        StdRng::seed_from_u64(
+            self.assignment.torture.seed ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        )
     }
 }
 

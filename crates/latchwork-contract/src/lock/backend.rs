@@ -10,14 +10,14 @@ use latchwork_lock::{ManualClock, Result};
 use super::Client;
 
 /// A backend for one case, and how to connect to it.
-pub struct Bench {
+pub struct TestBackend {
     connect: Box<dyn Fn() -> BoxFuture<'static, Result<Client>> + Send + Sync>,
     unit: Duration,
     clock: Option<ManualClock>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-impl Bench {
+impl TestBackend {
     /// A backend to which `connect` makes a new, independent connection each time.
     pub fn new<P, C>(connect: impl Fn() -> C + Send + Sync + 'static) -> Self
     where
@@ -28,7 +28,7 @@ impl Bench {
             let connecting = connect();
             Box::pin(async move { connecting.await.map(Client::new) })
         };
-        Bench {
+        TestBackend {
             connect: Box::new(connect),
             unit: Duration::from_millis(300),
             clock: None,
@@ -40,13 +40,13 @@ impl Bench {
     /// backend that counts in seconds needs more.
     #[must_use]
     pub fn unit(self, unit: Duration) -> Self {
-        Bench { unit, ..self }
+        TestBackend { unit, ..self }
     }
 
     /// The clock of the backend *and* of its clients, where the case may move it.
     #[must_use]
     pub fn clock(self, clock: ManualClock) -> Self {
-        Bench { clock: Some(clock), ..self }
+        TestBackend { clock: Some(clock), ..self }
     }
 
     /// Keeps something until the case is over, such as a temporary directory.

@@ -8,14 +8,14 @@ use latchwork_flow::{ContextStore, Contexts, Result};
 use latchwork_lock::ManualClock;
 
 /// A store for one case, and how to connect to it.
-pub struct Bench {
+pub struct TestBackend {
     connect: Box<dyn Fn() -> BoxFuture<'static, Result<Contexts>> + Send + Sync>,
     unit: Duration,
     clock: Option<ManualClock>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
 
-impl Bench {
+impl TestBackend {
     /// An empty store to which `connect` makes a new, independent connection each time.
     pub fn new<T, C>(connect: impl Fn() -> C + Send + Sync + 'static) -> Self
     where
@@ -27,19 +27,19 @@ impl Bench {
             Box::pin(async move { connecting.await.map(Contexts::new) })
         };
         let unit = Duration::from_millis(300);
-        Bench { connect: Box::new(connect), unit, clock: None, kept: Vec::new() }
+        TestBackend { connect: Box::new(connect), unit, clock: None, kept: Vec::new() }
     }
 
     /// The shortest sensible run-lease, of which the cases make their spans; 300 ms unless told.
     #[must_use]
     pub fn unit(self, unit: Duration) -> Self {
-        Bench { unit, ..self }
+        TestBackend { unit, ..self }
     }
 
     /// The store's clock, where the case may move it.
     #[must_use]
     pub fn clock(self, clock: ManualClock) -> Self {
-        Bench { clock: Some(clock), ..self }
+        TestBackend { clock: Some(clock), ..self }
     }
 
     /// Keeps something until the case is over, such as a temporary directory.

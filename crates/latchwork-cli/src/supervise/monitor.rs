@@ -8,7 +8,7 @@ use latchwork::lock::{Clock, Held};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, waitpid};
 
 use super::{Keeper, Signals, Terminal};
-use crate::voice::{Aside, Voice};
+use crate::output::{BackgroundOutput, Output};
 
 /// How long a command has to end by itself between TERM and KILL, at most.
 const LONGEST_GRACE: Duration = Duration::from_secs(10);
@@ -63,7 +63,7 @@ pub(crate) struct Ending {
 }
 
 /// A running command under a lease.
-pub(crate) struct Watch<'a> {
+pub(crate) struct Monitor<'a> {
     pub(crate) held: &'a Held,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) limits: Limits,
@@ -71,8 +71,8 @@ pub(crate) struct Watch<'a> {
     pub(crate) child: Pid,
     pub(crate) signals: &'a mut Signals,
     pub(crate) terminal: Option<Terminal>,
-    pub(crate) voice: Voice,
-    pub(crate) aside: &'a Aside,
+    pub(crate) output: Output,
+    pub(crate) background: &'a BackgroundOutput,
     pub(crate) state: State,
 }
 
@@ -91,14 +91,14 @@ struct Stop {
     killed_at: Option<Moment>,
 }
 
-impl Watch<'_> {
+impl Monitor<'_> {
     /// Watches until the command has ended. `told` is called once, when it is to be stopped.
     ///
     /// Each turn looks at everything anew, so no event can be missed: they only end the nap.
     pub(crate) async fn run(mut self, told: impl Fn(Reason)) -> Ending {
         loop {
             let now = self.clock.now();
-            self.look(now);
+            self.update(now);
             self.judge(now, &told);
             if let Some(left_behind) = self.is_over(now) {
                 return self.end(left_behind);
@@ -126,7 +126,7 @@ impl Watch<'_> {
     }
 
     /// What became of the child and its group.
-    fn look(&mut self, now: Moment) {
+    fn update(&mut self, now: Moment) {
         if self.state.ended.is_none() {
             self.state.ended = match waitpid(Some(self.child), WaitOptions::NOHANG) {
                 Ok(None) => None,
@@ -134,14 +134,14 @@ impl Watch<'_> {
                 Err(_) => Some((None, now)), // there is no such child
             };
         }
-        let heard = self.keeper.heard();
-        if heard.suspend {
+        let terminal_signals = self.keeper.terminal_signals();
+        if terminal_signals.suspend {
             self.keeper.group().signal(Signal::CONT);
             let message = "a command under a lock is not suspended: it goes on (Ctrl-C ends it)";
-            self.aside.note(self.voice, "not_suspended", message.to_owned());
+            self.background.note(self.output, "not_suspended", message.to_owned());
         }
         // It was stopped for using the terminal. It gets it now, or when we are in the foreground.
-        if heard.wants_terminal
+        if terminal_signals.wants_terminal
             && let Some(terminal) = &mut self.terminal
             && terminal.lend(self.keeper.group())
         {
@@ -227,7 +227,7 @@ impl Watch<'_> {
         let mut had_terminal = false;
         if let Some(terminal) = &mut self.terminal {
             had_terminal = terminal.is_lent();
-            terminal.take_back(self.keeper.group());
+            terminal.reclaim(self.keeper.group());
         }
         Ending {
             status: self.state.ended.and_then(|(status, _)| status),

@@ -23,10 +23,10 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-pub(crate) async fn tell(out: &mut Transcript) -> Result<(), Failure> {
+pub(crate) async fn run(out: &mut Transcript) -> Result<(), Failure> {
     let directory = tempfile::tempdir()
         .map_err(|error| format!("no temporary directory ({error}): set TMPDIR to one"))?;
-    out.tell("A payment is captured once, whoever asks and however often.");
+    out.line("A payment is captured once, whoever asks and however often.");
     let shop = Shop::open(&directory.path().join("payments.db")).await?;
     let id = authorize(out, &shop).await?;
     let first = capture(out, &shop, id).await?;
@@ -41,15 +41,15 @@ pub(crate) async fn tell(out: &mut Transcript) -> Result<(), Failure> {
 }
 
 async fn authorize(out: &mut Transcript, shop: &Shop) -> Result<PaymentId, Failure> {
-    out.chapter("Authorize");
+    out.section("Authorize");
     let id = PaymentId::random();
     let payment = shop.one.create.execute(id, amount(12_000)?, Currency::parse("EUR")?).await?;
-    out.tell(format_args!("Payment {id} of 120.00 EUR is asked for."));
+    out.line(format_args!("Payment {id} of 120.00 EUR is asked for."));
     out.check("it is pending", payment.state() == PaymentState::Pending)?;
     let early = shop.one.capture.execute(request(id, "early", 12_000)?).await;
     refused(out, "it cannot be captured yet", early, "illegal_transition")?;
     let payment = shop.one.authorize.execute(id, APPROVED).await?;
-    out.tell("The bank says yes, and gives an hour to take the money.");
+    out.line("The bank says yes, and gives an hour to take the money.");
     out.check("it is authorized", payment.state() == PaymentState::Authorized)?;
     Ok(id)
 }
@@ -59,9 +59,9 @@ async fn capture(
     shop: &Shop,
     id: PaymentId,
 ) -> Result<CapturePaymentResponse, Failure> {
-    out.chapter("Capture");
+    out.section("Capture");
     let answer = shop.one.capture.execute(request(id, "order-7", 12_000)?).await?;
-    out.tell(format_args!("Capture {} takes 120.00 EUR, by the key order-7.", answer.capture.id));
+    out.line(format_args!("Capture {} takes 120.00 EUR, by the key order-7.", answer.capture.id));
     out.check("it is new", !answer.replayed)?;
     out.check("the payment is captured", shop.state(id).await? == PaymentState::Captured)?;
     Ok(answer)
@@ -72,8 +72,8 @@ async fn replay(
     shop: &Shop,
     first: &CapturePaymentResponse,
 ) -> Result<(), Failure> {
-    out.chapter("Replay");
-    out.tell(
+    out.section("Replay");
+    out.line(
         "The caller never heard the answer, and asks again with the same key: another service.",
     );
     let again = request(first.capture.payment_id, "order-7", 12_000)?;
@@ -84,7 +84,7 @@ async fn replay(
 }
 
 async fn conflict(out: &mut Transcript, shop: &Shop, id: PaymentId) -> Result<(), Failure> {
-    out.chapter("Conflict");
+    out.section("Conflict");
     let other = shop.one.capture.execute(request(id, "order-7", 9_900)?).await;
     refused(out, "the same key with another amount is refused", other, "idempotency_conflict")?;
     let other = shop.one.capture.execute(request(id, "order-8", 12_000)?).await;
@@ -93,7 +93,7 @@ async fn conflict(out: &mut Transcript, shop: &Shop, id: PaymentId) -> Result<()
 }
 
 async fn two_at_once(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
-    out.chapter("Two at once");
+    out.section("Two at once");
     for (keys, told) in [
         (["same", "same"], "Both services are asked at once, with the same key."),
         (["this", "that"], "Both services are asked at once, with different keys."),
@@ -103,7 +103,7 @@ async fn two_at_once(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
             shop.one.capture.execute(request(id, keys[0], 5_000)?),
             shop.two.capture.execute(request(id, keys[1], 5_000)?),
         );
-        out.tell(told);
+        out.line(told);
         let captures = shop.store.captures_of(id).await?;
         out.check("there is one capture", captures.len() == 1)?;
         match (one, two) {
@@ -122,10 +122,10 @@ async fn two_at_once(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
 }
 
 async fn expired_window(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
-    out.chapter("Expired window");
+    out.section("Expired window");
     let id = shop.authorized(3_000).await?;
     shop.clock.advance(HOUR);
-    out.tell("An hour passes.");
+    out.line("An hour passes.");
     let late = shop.one.capture.execute(request(id, "late", 3_000)?).await;
     refused(out, "at the end of the window it is too late", late, "payment_expired")?;
     out.check("nothing was taken", shop.store.captures_of(id).await?.is_empty())?;
@@ -134,7 +134,7 @@ async fn expired_window(out: &mut Transcript, shop: &Shop) -> Result<(), Failure
 
 async fn crossing_transfers(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
     const ROUNDS: usize = 10;
-    out.chapter("Crossing transfers");
+    out.section("Crossing transfers");
     let (a, b) = (shop.authorized(10_000).await?, shop.authorized(10_000).await?);
     let transfer = |from, to, round: usize, cents| {
         let idempotency_key = IdempotencyKey::parse(&format!("split-{round}"))?;
@@ -149,7 +149,7 @@ async fn crossing_transfers(out: &mut Transcript, shop: &Shop) -> Result<(), Fai
         // In a circle each would wait for the other until its patience ends.
         ended += usize::from(there.is_ok()) + usize::from(back.is_ok());
     }
-    out.tell(format_args!("{ROUNDS} times 5.00 go one way, while 2.00 go the other way."));
+    out.line(format_args!("{ROUNDS} times 5.00 go one way, while 2.00 go the other way."));
     out.check(format_args!("all {ended} end"), ended == 2 * ROUNDS)?;
     let again = shop.two.transfer.execute(transfer(a, b, 0, 500)?).await?;
     out.check("one that is asked for again moves nothing", again.replayed)?;
@@ -159,15 +159,15 @@ async fn crossing_transfers(out: &mut Transcript, shop: &Shop) -> Result<(), Fai
 }
 
 async fn late_writer(out: &mut Transcript, shop: &Shop) -> Result<(), Failure> {
-    out.chapter("The late writer");
+    out.section("The late writer");
     let id = shop.authorized(8_000).await?;
     let ana = shop.locks.lock(lock_key(id)).ttl(Duration::from_millis(200)).acquire().await?;
     let fences = Fences::of([&*ana]);
     let mut payment = shop.payment(id).await?;
-    out.tell("Ana has the lock for 200 ms and reads the payment. Then her process is stopped.");
+    out.line("Ana has the lock for 200 ms and reads the payment. Then her process is stopped.");
     let ben = shop.two.capture.execute(request(id, "ben", 8_000)?).await?;
     out.check("her lease ends, and Ben captures", !ben.replayed)?;
-    out.tell("Ana wakes up and saves what she made of it, as if nothing had happened.");
+    out.line("Ana wakes up and saves what she made of it, as if nothing had happened.");
     payment.fail()?;
     let changes = Changes { payments: vec![payment], ..Changes::default() };
     let late = shop.store.commit(&fences, changes).await;
@@ -185,7 +185,7 @@ fn refused<T>(
 ) -> Result<(), Failure> {
     let Err(error) = answer else { return Ok(out.check(told, false)?) };
     out.check(told, error.code() == code)?;
-    out.tell(format_args!("  {}: {error}", error.code()));
+    out.line(format_args!("  {}: {error}", error.code()));
     Ok(())
 }
 

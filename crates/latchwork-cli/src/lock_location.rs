@@ -15,7 +15,7 @@ const ENVIRONMENT: &str = "LATCHWORK_AT";
 
 /// Where the locks are, as every command asks for it.
 #[derive(Args, Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct LockLocation {
     /// Where the locks are: a directory, or an address such as file:///var/lib/locks.
     ///
     /// By default a directory of the user: ~/.local/state/latchwork/locks, where ~ is the home in the
@@ -25,7 +25,7 @@ pub(crate) struct Place {
     at: Option<String>,
 }
 
-impl Place {
+impl LockLocation {
     /// Opens the locks to look at them. A mistyped directory is not made, but told.
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
         if let Some(at) = &self.at

@@ -4,18 +4,19 @@ use latchwork::lock::{Fence, Held};
 use rustix::process::Pid;
 
 use super::Lock;
+use crate::duration;
 use crate::exit::{Exit, Failure};
-use crate::span;
+use crate::output::Output;
 use crate::supervise::{Reason, grace};
-use crate::voice::Voice;
 
 impl Lock {
     /// Said once, when the command is stopped. The exit code comes with the end, but whoever reads
     /// along should know it now.
     pub(super) fn stopped(&self, reason: Reason, held: &Held) -> Failure {
         let lease = format!("the lease on {:?} (fence {})", self.key.as_str(), held.fence());
-        let stopping =
-            format!("stopping the command (TERM, and KILL in {})", { span::show(grace(self.ttl)) });
+        let stopping = format!("stopping the command (TERM, and KILL in {})", {
+            duration::show(grace(self.ttl))
+        });
         let (code, message) = match reason {
             Reason::Lost => (
                 "lock_lost",
@@ -40,7 +41,7 @@ impl Lock {
                 format!(
                     "{:?} was held for {}, which is --max-hold: {stopping}",
                     self.key.as_str(),
-                    span::show(self.max_hold)
+                    duration::show(self.max_hold)
                 ),
             ),
             Reason::KeeperDied => {
@@ -76,20 +77,20 @@ impl Lock {
             .with("fence", fence.get())
     }
 
-    pub(super) fn tell_not_released(&self, code: &str, why: &str, voice: Voice) {
-        voice.note(
+    pub(super) fn report_not_released(&self, code: &str, why: &str, output: Output) {
+        output.note(
             code,
             &format!(
                 "the lease on {:?} could not be released and ends by itself in {} at most: {why}",
                 self.key.as_str(),
-                span::show(self.ttl)
+                duration::show(self.ttl)
             ),
         );
     }
 
-    pub(super) fn tell_left_behind(&self, left: &[Pid], voice: Voice) {
+    pub(super) fn report_left_behind(&self, left: &[Pid], output: Output) {
         let pids: Vec<String> = left.iter().map(Pid::to_string).collect();
-        voice.note(
+        output.note(
             "left_behind",
             &format!(
                 "the command ended but left processes behind that go on without the lock: {}",

@@ -5,30 +5,30 @@ use std::time::Duration;
 use latchwork::lock::{Clock as _, SystemClock};
 
 use crate::exit::Failure;
-use crate::voice::{has_colour, out};
+use crate::output::{has_colour, out};
 
 /// The demonstration as it is told.
-pub(super) struct Story {
+pub(super) struct Transcript {
     colour: bool,
-    chapters: usize,
+    sections: usize,
     kept: usize,
 }
 
-impl Story {
+impl Transcript {
     pub(super) fn new() -> Self {
-        Story { colour: has_colour(&std::io::stdout()), chapters: 0, kept: 0 }
+        Transcript { colour: has_colour(&std::io::stdout()), sections: 0, kept: 0 }
     }
 
     /// A new chapter, with why it matters.
-    pub(super) fn chapter(&mut self, title: &str, why: &str) {
-        self.chapters += 1;
-        let title = self.paint("1", &format!("{}. {title}", self.chapters));
+    pub(super) fn section(&mut self, title: &str, why: &str) {
+        self.sections += 1;
+        let title = self.paint("1", &format!("{}. {title}", self.sections));
         let why = self.paint("2", why);
         out(&format!("\n{title}\n   {why}\n"));
     }
 
     /// What happens.
-    pub(super) fn say(&self, line: &str) {
+    pub(super) fn write_line(&self, line: &str) {
         out(&format!("   {line}\n"));
     }
 
