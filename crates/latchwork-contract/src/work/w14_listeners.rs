@@ -43,7 +43,7 @@ async fn next(subscription: &mut Subscription) -> Event {
     waited.expect("it is woken").expect("an event")
 }
 
-async fn heard(listener: &mut Listener) -> Event {
+async fn next_of(listener: &mut Listener) -> Event {
     let waited = tokio::time::timeout(Duration::from_secs(10), listener.next()).await;
     waited.expect("it is woken").expect("an event")
 }
@@ -313,15 +313,15 @@ async fn w14_a_named_listener_resumes_behind_what_it_acknowledged(f: Fixture) {
         listening.expect("it listens")
     };
     let mut listening = start().await;
-    let first = heard(&mut listening).await;
-    let second = heard(&mut listening).await;
+    let first = next_of(&mut listening).await;
+    let second = next_of(&mut listening).await;
     listening.ack(&first).await.expect("acknowledged");
     assert_eq!(listening.position(), at(&first));
     drop(listening);
     let mut listening = start().await;
-    let again = heard(&mut listening).await;
+    let again = next_of(&mut listening).await;
     assert_eq!(again, second, "what was not acknowledged comes again");
-    let third = heard(&mut listening).await;
+    let third = next_of(&mut listening).await;
     listening.ack(&third).await.expect("acknowledged");
     listening.ack(&second).await.expect("an older one changes nothing");
     let ahead = Event { seal: last_seal(&work, last).await, ..first.clone() };
@@ -332,10 +332,10 @@ async fn w14_a_named_listener_resumes_behind_what_it_acknowledged(f: Fixture) {
     // Another name is another listener; one that is forgotten is new again.
     let mut other =
         work.listen("other", ListenFrom::Oldest, EventFilter::all()).await.expect("it listens");
-    assert_eq!(heard(&mut other).await, first);
+    assert_eq!(next_of(&mut other).await, first);
     assert!(work.forget_listener("billing").await.expect("forgotten"));
     assert!(!work.forget_listener("billing").await.expect("looked"));
-    assert_eq!(heard(&mut start().await).await, first);
+    assert_eq!(next_of(&mut start().await).await, first);
 }
 
 async fn last_seal(work: &WorkManager, last: u64) -> Option<latchwork_work::Seal> {
@@ -354,7 +354,7 @@ async fn w14_a_named_listener_that_hears_nothing_keeps_up(f: Fixture) {
     let expected = propose(&work, "other", 1).await.id;
     sealed(&work).await;
     // Sealed while nothing concerned it: it moved on by itself before it handed anything out.
-    let event = heard(&mut listening).await;
+    let event = next_of(&mut listening).await;
     assert_eq!(event.order_id, expected);
     drop(listening);
     let stored = work.listeners().await.expect("listeners")[0].position;
