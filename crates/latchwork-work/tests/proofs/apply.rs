@@ -10,13 +10,15 @@ use latchwork_work::{
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::room::{Room, agent, propose, verified};
+use crate::child::Child;
+use crate::room::{Room, agent, maintenance, propose, verified};
 use crate::{millis, proofs, secs};
 
 proofs![
     w07_killed_apply_workers_record_once,
     w07_a_failed_apply_in_the_stores_transaction_leaves_nothing,
-    w17_two_reviewers_at_once_a_hundred_rounds
+    w17_two_reviewers_at_once_a_hundred_rounds,
+    w18_a_full_life_with_agents_reviewers_and_workers_killed
 ];
 
 /// Writes a row: `inside` in the store's own transaction, `outside` on a connection of its own.
@@ -61,7 +63,7 @@ fn types(url: &str) -> OrderTypes {
                 Ok(Diff::between(json!(null), json!(key)))
             })
         });
-    let mut types = OrderTypes::new();
+    let mut types = crate::room::types();
     types.add_dynamic(inside).expect("legal");
     types.add_dynamic(outside).expect("legal");
     types
@@ -203,4 +205,61 @@ async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
     let done = "SELECT count(*) FROM latchwork_work_order WHERE state = 'completed'";
     assert_eq!(room.number(done).await, 100);
     verified(&work).await;
+}
+
+/// Approves whatever waits for it, until it is aborted.
+async fn reviewer(work: WorkManager, name: &'static str) {
+    let client = work.client(Actor::user(name).expect("legal"));
+    let query = latchwork_work::query::OrderQuery::parse([("filter[state]", "submitted")]);
+    let query = query.expect("a query");
+    loop {
+        for listed in work.orders(&query).await.expect("listed").orders {
+            // The other reviewer may have been faster.
+            if let Ok(preview) = work.preview(listed.order.id).await {
+                let _ = client.approve(Approval::of(&preview)).await;
+            }
+        }
+        tokio::time::sleep(millis(10)).await;
+    }
+}
+
+/// The size by `LATCHWORK_LIFE_ORDERS`, each of ten items, for a long run by hand.
+async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
+    let size = std::env::var("LATCHWORK_LIFE_ORDERS").ok().and_then(|text| text.parse().ok());
+    let (orders, items): (i64, i64) = (size.unwrap_or(20), 10);
+    let work = open(&room.url).await;
+    let kept = tokio::spawn(maintenance(&work).run());
+    let mut ids = Vec::new();
+    for _ in 0..orders {
+        ids.push(propose(&work, "quick", json!({ "items": items })).await.id);
+    }
+    let mut agents: Vec<_> =
+        (0..8).map(|n| Child::start(&format!("agent-{n}"), &room.url)).collect();
+    let mut workers: Vec<_> = (0..2).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
+    let reviewers = ["bob", "cleo"].map(|name| tokio::spawn(reviewer(work.clone(), name)));
+    let open_orders = "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'";
+    let (begun, limit) = (Instant::now(), secs(140 + orders.unsigned_abs()));
+    while room.number(open_orders).await > 0 {
+        assert!(begun.elapsed() < limit, "{} left", room.number(open_orders).await);
+        tokio::time::sleep(millis(rand::random_range(100..600))).await;
+        let n = rand::random_range(0..10);
+        match n {
+            0..8 => agents[n] = Child::start(&format!("agent-{n}"), &room.url),
+            _ => workers[n - 8] = Worker::start(&format!("w-{n}"), &room.url),
+        }
+    }
+    reviewers.iter().for_each(tokio::task::JoinHandle::abort);
+    drop((agents, workers));
+    kept.abort();
+    verified(&work).await;
+    let done = "SELECT count(*) FROM latchwork_work_item WHERE state = 'completed'";
+    assert_eq!(room.number(done).await, orders * items);
+    let results = room.number("SELECT count(*) FROM latchwork_work_result").await;
+    assert_eq!(results, orders * items, "one result each");
+    let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
+    assert_eq!(room.number(applied).await, orders, "once");
+    for id in ids {
+        let receipt = work.receipt(id).await.expect("a receipt");
+        assert_eq!((receipt.order_id, receipt.events.len()), (id, 2));
+    }
 }

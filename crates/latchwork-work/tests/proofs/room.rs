@@ -1,8 +1,8 @@
 //! A database for one proof, and short words for what most of them do.
 
 use latchwork_work::{
-    Actor, DynamicOrderType, Maintenance, MaintenanceSettings, Order, OrderTypes, PlannedItem,
-    Proposal, RetryPolicy, TypeSettings, WorkClient, WorkManager,
+    Actor, ApplySettings, DynamicOrderType, Maintenance, MaintenanceSettings, Order, OrderTypes,
+    PlannedItem, Proposal, RetryPolicy, TypeSettings, WorkClient, WorkManager,
 };
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
@@ -88,6 +88,7 @@ pub(crate) fn quick() -> TypeSettings {
         lease_ttl: millis(1_000),
         heartbeat_every: millis(200),
         retry,
+        apply: ApplySettings { lease_ttl: millis(500), max_attempts: 1_000, ..Default::default() },
         ..TypeSettings::default()
     }
 }
