@@ -26,45 +26,51 @@ pub(crate) enum Answer {
 impl Held {
     /// Requests the lease and waits for it. The inner result is the provider's answer; its error is
     /// always that another holder has the key.
-    pub(crate) async fn acquire(mut self) -> Result<Result<Self>> {
+    ///
+    /// In place, because a lease is some 300 bytes and each layer of futures would copy it.
+    pub(crate) async fn acquire(&mut self) -> Result<Result<()>> {
         let first = poll_fn(|cx| Poll::Ready(self.poll_provider(false, cx.waker()))).await;
-        self.finish(first, true).await
+        match first {
+            Poll::Ready(Answer::Granted) => Ok(Ok(())),
+            first => self.finish(first, true).await,
+        }
     }
 
     /// Continues after the first poll; `registered` when that poll left the waker of this task.
     pub(crate) async fn finish(
-        self,
+        &mut self,
         first: Poll<Answer>,
         mut registered: bool,
-    ) -> Result<Result<Self>> {
-        let (held, answer) = match first {
-            Poll::Ready(answer) => (self, answer),
+    ) -> Result<Result<()>> {
+        let answer = match first {
+            Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let mut queued = LeaveQueueOnDrop(Some(self));
-                let _waiting = queued.begin_waiting()?;
+                let queued = LeaveQueueOnDrop(self);
+                let _waiting = Waiting::begin(queued.0)?;
                 let answer = poll_fn(|cx| {
                     if std::mem::take(&mut registered) {
                         return Poll::Pending;
                     }
-                    queued.poll_provider(cx.waker())
+                    queued.0.poll_provider(true, cx.waker())
                 })
                 .await;
-                (queued.disarm(), answer)
+                queued.disarm();
+                answer
             }
         };
         match answer {
-            Answer::Granted => Ok(Ok(held)),
-            Answer::Taken(holder) => Ok(Err(held.taken(held.request.wait, holder))),
+            Answer::Granted => Ok(Ok(())),
+            Answer::Taken(holder) => Ok(Err(self.taken(self.request.wait, holder))),
             Answer::Failed(error) => Err(error),
             Answer::NotInPlace => {
-                let _waiting = Waiting::begin(&held)?;
-                Box::pin(held.acquire_with_retry()).await
+                let _waiting = Waiting::begin(self)?;
+                Box::pin(self.acquire_with_retry()).await
             }
         }
     }
 
     /// Requests the lease, and again with the same token while the backend is unavailable.
-    async fn acquire_with_retry(mut self) -> Result<Result<Self>> {
+    async fn acquire_with_retry(&mut self) -> Result<Result<()>> {
         let started = self.request.sent_at;
         let patience = self.request.wait;
         let deadline = match patience {
@@ -88,7 +94,7 @@ impl Held {
                         Ok(Some(grant)) => {
                             release.disarm();
                             self.granted(grant);
-                            return Ok(Ok(self));
+                            return Ok(Ok(()));
                         }
                         Ok(None) => None,
                         Err(error) => Some(error),
@@ -169,28 +175,18 @@ impl Error {
 }
 
 /// A request in the queue of a provider that answers without waiting. Dropped, it leaves the queue.
-struct LeaveQueueOnDrop(Option<Held>);
+struct LeaveQueueOnDrop<'a>(&'a mut Held);
 
-impl LeaveQueueOnDrop {
-    fn begin_waiting(&self) -> Result<Option<Waiting>> {
-        self.0.as_ref().map_or(Ok(None), Waiting::begin)
-    }
-
-    fn poll_provider(&mut self, waker: &Waker) -> Poll<Answer> {
-        self.0.as_mut().map_or(Poll::Pending, |held| held.poll_provider(true, waker))
-    }
-
-    fn disarm(mut self) -> Held {
-        let Some(held) = self.0.take() else { unreachable!("only this takes it, and itself") };
-        held
+impl LeaveQueueOnDrop<'_> {
+    /// The provider has answered: the request is no longer queued.
+    fn disarm(self) {
+        std::mem::forget(self);
     }
 }
 
-impl Drop for LeaveQueueOnDrop {
+impl Drop for LeaveQueueOnDrop<'_> {
     fn drop(&mut self) {
-        if let Some(held) = &self.0 {
-            held.locks.provider().release_later(held.proof());
-        }
+        self.0.locks.provider().release_later(self.0.proof());
     }
 }
 

@@ -196,7 +196,7 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>, Blocking> {
         // Most often the answer is there at once, and no runtime is needed to wait for it.
         match held.poll_provider(false, Waker::noop()) {
             Poll::Ready(Answer::Granted) => {}
-            first => held = block_on(held.finish(first, false))??,
+            first => block_on(held.finish(first, false))??,
         }
         match self.renewal {
             None => Ok(crate::Guard::new(held)),

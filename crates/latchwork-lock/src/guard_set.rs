@@ -134,7 +134,7 @@ impl<F> LockRequest<'_, ManyKeys, F> {
                     left => Wait::For(left),
                 };
             }
-            let held = {
+            {
                 let asking = std::pin::pin!(async {
                     match &scope {
                         Some(scope) => scope.run(held.acquire()).await,
@@ -143,10 +143,10 @@ impl<F> LockRequest<'_, ManyKeys, F> {
                 });
                 // The first leases must not run out while the last is waited for.
                 match select(asking, std::pin::pin!(keep_alive(&set))).await {
-                    Either::Left((held, _)) => held??,
+                    Either::Left((answer, _)) => answer??,
                     Either::Right((lost, _)) => return Err(lost),
                 }
-            };
+            }
             let guard = Guard::renewing(held, self.renewal)?;
             scope = scope.map(|outer| outer.inner(guard.share()));
             set.guards.push(guard);

@@ -266,7 +266,8 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
     /// answer in that time, and errors about the arguments.
     pub async fn acquire(mut self) -> Result<Guard> {
         self.needs_guard(ONE_KEY)?;
-        let held = self.build_one()?.acquire().await??;
+        let mut held = self.build_one()?;
+        held.acquire().await??;
         Guard::renewing(held, self.renewal)
     }
 
@@ -313,7 +314,8 @@ impl<S: AsRef<str>> LockRequest<'_, OneKey<S>> {
         Fut: Future<Output = T>,
     {
         self.needs_guard(ONE_KEY)?;
-        let held = self.build_one()?.acquire().await??;
+        let mut held = self.build_one()?;
+        held.acquire().await??;
         let guard = Guard::renewing(held, self.renewal)?;
         let held = guard.share();
         let out = match self.on_loss {

@@ -150,7 +150,6 @@ fn postgres() -> Vec<Suite> {
 /// In a database of its own for each case.
 #[cfg(feature = "mysql")]
 fn mysql() -> Option<Suite> {
-    use latchwork_contract::Cleanup;
     use latchwork_contract::lock::missing;
     use latchwork_lock::MySqlLockProvider;
     use latchwork_lock::provider::Token;
@@ -186,7 +185,6 @@ fn mysql() -> Option<Suite> {
 /// Under a prefix of its own for each case; on one member, and on three.
 #[cfg(feature = "etcd")]
 fn etcd() -> Vec<Suite> {
-    use latchwork_contract::Cleanup;
     use latchwork_contract::lock::missing;
     use latchwork_lock::EtcdLockProvider;
     use latchwork_lock::provider::Token;
@@ -218,7 +216,6 @@ fn etcd() -> Vec<Suite> {
 /// One server for all cases: their keys are their own.
 #[cfg(feature = "redis")]
 fn redis() -> Option<Suite> {
-    use latchwork_contract::Cleanup;
     use latchwork_contract::lock::missing;
     use latchwork_lock::RedisLockProvider;
 

@@ -86,7 +86,7 @@ pub enum ErrorKind {
     #[error("the {what} is larger than {limit} bytes, the limit of its order type")]
     #[non_exhaustive]
     TooLarge {
-        /// "payload", "input" or "result".
+        /// "payload", "input", "result" or "preview".
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -155,6 +155,49 @@ pub enum ErrorKind {
         /// Why that does not do, and what to do.
         reason: &'static str,
     },
+    /// The order is not ready for approval.
+    #[error("the order cannot be approved yet: {}", join(violations))]
+    #[non_exhaustive]
+    NotReady {
+        /// Everything that is missing.
+        violations: Vec<Violation>,
+    },
+    /// What was seen is not what would be applied.
+    #[error(
+        "what was seen has changed (content version {seen}, now {version}): {}; preview the order again",
+        list(changes)
+    )]
+    #[non_exhaustive]
+    ContentChanged {
+        /// The content version that was seen.
+        seen: u32,
+        /// The content version of the order.
+        version: u32,
+        /// The digest that would have to be named.
+        digest: String,
+        /// What is different, one line for each change.
+        changes: Vec<String>,
+    },
+    /// The order was decided otherwise.
+    #[error("the order is {state}, by {by}: it cannot be {wanted} any more")]
+    #[non_exhaustive]
+    Decided {
+        /// The state that it is in.
+        state: OrderState,
+        /// Who decided, as far as it is known.
+        by: String,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// This actor may not make the decision.
+    #[error("{actor} may not approve the order: {reason}")]
+    #[non_exhaustive]
+    ReviewerRefused {
+        /// Who asked.
+        actor: String,
+        /// Why not.
+        reason: String,
+    },
     /// Another live order has the same `unique_key`.
     #[error(
         "the order {existing} of type {order_type:?} has the unique key {key:?}, and it is live"
@@ -217,7 +260,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 18] = [
+    pub const CODES: [(&'static str, &'static str, bool); 22] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
@@ -231,6 +274,10 @@ impl Error {
         ("lease_foreign", "the lease on an item belongs to another agent", false),
         ("conflict", "an order or item was changed by somebody else meanwhile", true),
         ("order_state", "the order is in no state for this operation", false),
+        ("not_ready", "the order is not ready for approval", false),
+        ("content_changed", "what a reviewer has seen is not what would be applied", false),
+        ("decided", "the order was decided otherwise already", false),
+        ("reviewer_refused", "this actor may not approve the order", false),
         ("unique_conflict", "another live order has the same unique key", false),
         ("idempotency_conflict", "the idempotency key was used for another request", false),
         ("idempotency_in_flight", "a request with this idempotency key is under way", true),
@@ -261,6 +308,10 @@ impl Error {
             ErrorKind::LeaseForeign { .. } => "lease_foreign",
             ErrorKind::Conflict { .. } => "conflict",
             ErrorKind::OrderState { .. } => "order_state",
+            ErrorKind::NotReady { .. } => "not_ready",
+            ErrorKind::ContentChanged { .. } => "content_changed",
+            ErrorKind::Decided { .. } => "decided",
+            ErrorKind::ReviewerRefused { .. } => "reviewer_refused",
             ErrorKind::UniqueConflict { .. } => "unique_conflict",
             ErrorKind::IdempotencyConflict { .. } => "idempotency_conflict",
             ErrorKind::IdempotencyInFlight { .. } => "idempotency_in_flight",

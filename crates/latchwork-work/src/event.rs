@@ -60,6 +60,12 @@ named! {
         Finalized = "finalized",
         /// Somebody left a comment.
         Commented = "commented",
+        /// A reviewer put another version of the result beside the agent's.
+        Edited = "edited",
+        /// The review is late: the decision passed to another role.
+        Escalated = "escalated",
+        /// What follows apply failed, and is tried again.
+        CleanupFailed = "cleanup_failed",
     }
 }
 

@@ -36,7 +36,8 @@ pub struct Lease {
     /// How often to send a heartbeat, in milliseconds.
     #[serde(with = "millis")]
     pub heartbeat_every: Duration,
-    /// What became of the attempt before, if it left anything: the refused or rejected result and why.
+    /// What became of the attempt before, if it left anything: `result`, `error`, and of a rework
+    /// `review` with the reviewer's `errors`, `comment` and the `comments` before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<Value>,
 }

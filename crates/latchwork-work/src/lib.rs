@@ -20,6 +20,8 @@
 
 mod actor;
 pub mod audit;
+mod canonical;
+mod diff;
 mod error;
 mod event;
 mod id;
@@ -44,6 +46,7 @@ mod tables;
 
 pub use actor::{Actor, ActorType, MAX_ACTOR_ID, Provenance};
 pub use audit::{EventHash, Seal};
+pub use diff::{Change, ChangeOp, Diff};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventType};
 pub use id::{EventId, ItemId, LeaseId, OrderId};
@@ -51,16 +54,19 @@ pub use item::Item;
 pub use lease::{Heartbeat, Lease, LeaseInfo};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use manager::{
-    Agent, Answer, Blocker, BlockerCode, BlockerGroup, CheckedOut, Checkout, EventNote, Failure,
-    HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
-    LeasePage, ListedItem, ListedLease, ListedOrder, Maintenance, MaintenanceReport,
-    MaintenanceSettings, Notice, OrderDetails, OrderExplanation, OrderPage, Sealed, StateCount,
-    Submission, Submitted, Timeline, Verification, WorkClient, WorkManager, WorkManagerBuilder,
+    Agent, Answer, ApplyLease, ApplyWorker, Approval, ApprovalInfo, Approved, Blocker, BlockerCode,
+    BlockerGroup, CheckedOut, Checkout, EventNote, Failure, HeldBack, INCLUDED_EVENTS,
+    INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult, LeasePage, ListedItem,
+    ListedLease, ListedOrder, Maintenance, MaintenanceReport, MaintenanceSettings, Notice,
+    OrderDetails, OrderExplanation, OrderPage, Preview, Receipt, ReceiptEvent, Rejection,
+    ResultEdit, ReviewError, ReviewStatus, Sealed, StateCount, Submission, Submitted, Timeline,
+    Verification, WorkClient, WorkManager, WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{
-    Concurrency, DynamicOrderType, OrderType, OrderTypes, PlannedItem, RegisteredType, TypeError,
-    TypeSettings, Violation,
+    ApplySettings, ApplyStep, AutoApprove, Concurrency, ContentOf, DeadlinePolicy,
+    DynamicOrderType, OrderContent, OrderType, OrderTypes, PlannedItem, RegisteredType,
+    ReviewDeadline, ReviewSettings, ReviewedItem, TypeError, TypeSettings, Violation,
 };
 pub use retry::RetryPolicy;
 pub use settle::{FailurePolicy, ItemCounts, next_order_state};

@@ -1,5 +1,6 @@
 //! The front door of the work layer.
 
+mod apply;
 mod blockers;
 mod builder;
 mod checkout;
@@ -13,6 +14,8 @@ mod maintenance;
 mod operator;
 mod propose;
 mod query;
+mod receipt;
+mod review;
 mod seal;
 mod submit;
 mod transition;
@@ -23,6 +26,7 @@ use std::sync::Arc;
 use crate::store::Store;
 use crate::{Actor, OrderTypes, TransitionTables};
 
+pub use apply::{ApplyLease, ApplyWorker};
 pub use blockers::{Blocker, BlockerCode, BlockerGroup, ItemExplanation, OrderExplanation};
 pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
@@ -34,6 +38,10 @@ pub use propose::Notice;
 pub use query::{
     INCLUDED_EVENTS, INCLUDED_ITEMS, ItemPage, LeasePage, ListedItem, ListedLease, ListedOrder,
     OrderPage,
+};
+pub use receipt::{Receipt, ReceiptEvent};
+pub use review::{
+    Approval, ApprovalInfo, Approved, Preview, Rejection, ResultEdit, ReviewError, ReviewStatus,
 };
 pub use seal::{Sealed, Verification};
 pub use submit::{Submission, Submitted};

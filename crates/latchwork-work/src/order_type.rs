@@ -4,8 +4,11 @@
 //! come from them. [`DynamicOrderType`] is the same on [`serde_json::Value`], for schemas that are data.
 //! Both stand in one [`OrderTypes`].
 
+mod apply;
+mod content;
 mod dynamic;
 mod registry;
+mod review;
 mod schema;
 mod typed;
 
@@ -16,10 +19,13 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{FailurePolicy, RetryPolicy};
+use crate::{Diff, FailurePolicy, RetryPolicy};
 
+pub use apply::ApplyStep;
+pub use content::{OrderContent, ReviewedItem};
 pub use dynamic::DynamicOrderType;
 pub use registry::{OrderTypes, RegisteredType};
+pub use review::{ApplySettings, AutoApprove, DeadlinePolicy, ReviewDeadline, ReviewSettings};
 pub use schema::Violation;
 
 /// A type of orders, with Rust types for its payload, the input of its items, and their results.
@@ -53,11 +59,11 @@ pub use schema::Violation;
 /// ```
 pub trait OrderType: Send + Sync + 'static {
     /// What an order carries.
-    type Payload: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+    type Payload: Serialize + DeserializeOwned + schemars::JsonSchema + Send + Sync;
     /// What an agent is given.
-    type Input: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+    type Input: Serialize + DeserializeOwned + schemars::JsonSchema + Send + Sync;
     /// What an agent submits.
-    type Result: Serialize + DeserializeOwned + schemars::JsonSchema + Send;
+    type Result: Serialize + DeserializeOwned + schemars::JsonSchema + Send + Sync;
 
     /// Its name: letters, digits, `.`, `_` and `-`, at most 120 bytes.
     fn name(&self) -> &str;
@@ -89,7 +95,77 @@ pub trait OrderType: Send + Sync + 'static {
         let _ = (input, result);
         async { Ok(()) }
     }
+
+    /// Whether an order whose items are all in may be approved. [`TypeError::Invalid`] says what is
+    /// missing. It may unless written.
+    fn can_approve(
+        &self,
+        order: &ContentOf<Self>,
+    ) -> impl Future<Output = Result<(), TypeError>> + Send {
+        let _ = order;
+        async { Ok(()) }
+    }
+
+    /// What apply would change, without changing anything; none unless written, and a reviewer then
+    /// approves the results as they are.
+    fn preview(
+        &self,
+        order: &ContentOf<Self>,
+    ) -> impl Future<Output = Result<Option<Diff>, TypeError>> + Send {
+        let _ = order;
+        async { Ok(None) }
+    }
+
+    /// Whether a rule of the type's own approves the order without a reviewer. Asked only where
+    /// [`ReviewSettings::auto_approve`] gives the rule a version, and has no schema that accepts.
+    fn auto_approve(
+        &self,
+        order: &ContentOf<Self>,
+    ) -> impl Future<Output = Result<bool, TypeError>> + Send {
+        let _ = order;
+        async { Ok(false) }
+    }
+
+    /// Runs before apply, in each of its runs. An error fails the order before anything was changed.
+    fn before_apply(
+        &self,
+        order: &ContentOf<Self>,
+        step: &ApplyStep,
+    ) -> impl Future<Output = Result<(), TypeError>> + Send {
+        let _ = (order, step);
+        async { Ok(()) }
+    }
+
+    /// Makes the changes of an approved order, and tells them.
+    ///
+    /// It is recorded once and may be run more than once: a worker can die in the middle, and the next
+    /// one begins anew with the same [`idempotency_key`](ApplyStep::idempotency_key). Unless written an
+    /// order changes nothing but its own state.
+    fn apply(
+        &self,
+        order: &ContentOf<Self>,
+        step: &mut ApplyStep,
+    ) -> impl Future<Output = Result<Diff, TypeError>> + Send {
+        let _ = (order, step);
+        async { Ok(Diff::empty()) }
+    }
+
+    /// Runs after apply was recorded. An error is tried again by itself
+    /// ([`ApplySettings::cleanup`]); apply is not.
+    fn after_apply(
+        &self,
+        order: &ContentOf<Self>,
+        diff: &Diff,
+        step: &ApplyStep,
+    ) -> impl Future<Output = Result<(), TypeError>> + Send {
+        let _ = (order, diff, step);
+        async { Ok(()) }
+    }
 }
+
+/// The content of an order of a type.
+pub type ContentOf<T> =
+    OrderContent<<T as OrderType>::Payload, <T as OrderType>::Input, <T as OrderType>::Result>;
 
 /// How orders of a type are run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,6 +185,17 @@ pub struct TypeSettings {
     pub max_payload_bytes: usize,
     /// The largest result, in bytes of JSON.
     pub max_result_bytes: usize,
+    /// How orders are reviewed.
+    #[serde(skip_serializing_if = "is_default")]
+    pub review: ReviewSettings,
+    /// How orders are applied.
+    #[serde(skip_serializing_if = "is_default")]
+    pub apply: ApplySettings,
+}
+
+/// What is not stored: a program that does not know a setting yet can read an order without it.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Default for TypeSettings {
@@ -121,6 +208,8 @@ impl Default for TypeSettings {
             max_leases: None,
             max_payload_bytes: 1 << 20,
             max_result_bytes: 1 << 20,
+            review: ReviewSettings::default(),
+            apply: ApplySettings::default(),
         }
     }
 }
@@ -209,11 +298,22 @@ impl TypeError {
     }
 }
 
+impl TypeError {
+    /// What the registry said of a hook.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn from_error(error: crate::Error) -> Self {
+        TypeError::Failed(Box::new(error))
+    }
+}
+
 impl From<Box<dyn std::error::Error + Send + Sync>> for TypeError {
     fn from(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         TypeError::Failed(error)
     }
 }
+
+/// What a hook of a type comes to.
+pub(crate) type Hook<'a, T> = futures::future::BoxFuture<'a, Result<T, TypeError>>;
 
 /// A type in the form that a registry keeps: JSON in, JSON out.
 pub(crate) trait DynOrderType: Send + Sync {
@@ -223,13 +323,17 @@ pub(crate) trait DynOrderType: Send + Sync {
     fn payload_schema(&self) -> Value;
     fn input_schema(&self) -> Value;
     fn result_schema(&self) -> Value;
-    fn plan<'a>(
+    fn plan<'a>(&'a self, payload: &'a Value) -> Hook<'a, Vec<PlannedItem<Value>>>;
+    fn validate_submission<'a>(&'a self, input: &'a Value, result: &'a Value) -> Hook<'a, ()>;
+    fn can_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, ()>;
+    fn preview<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, Option<Diff>>;
+    fn auto_approve<'a>(&'a self, order: &'a OrderContent) -> Hook<'a, bool>;
+    fn before_apply<'a>(&'a self, order: &'a OrderContent, step: &'a ApplyStep) -> Hook<'a, ()>;
+    fn apply<'a>(&'a self, order: &'a OrderContent, step: &'a mut ApplyStep) -> Hook<'a, Diff>;
+    fn after_apply<'a>(
         &'a self,
-        payload: &'a Value,
-    ) -> futures::future::BoxFuture<'a, Result<Vec<PlannedItem<Value>>, TypeError>>;
-    fn validate_submission<'a>(
-        &'a self,
-        input: &'a Value,
-        result: &'a Value,
-    ) -> futures::future::BoxFuture<'a, Result<(), TypeError>>;
+        order: &'a OrderContent,
+        diff: &'a Diff,
+        step: &'a ApplyStep,
+    ) -> Hook<'a, ()>;
 }

@@ -2,8 +2,9 @@
 
 use super::{
     Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_propose, w03_claims,
-    w03_limits, w04_leases, w05_failures, w06_validation, w09_idempotency, w10_audit,
-    w11_maintenance, w13_blockers, w13_items, w13_listings, w15_bad_input, w20_unique,
+    w03_limits, w04_leases, w05_failures, w06_validation, w07_apply, w08_rework, w09_idempotency,
+    w10_audit, w11_maintenance, w13_blockers, w13_items, w13_listings, w15_bad_input, w17_review,
+    w18_receipt, w20_unique,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -19,6 +20,8 @@ pub fn cases() -> Vec<Case> {
         w04_leases::CASES,
         w05_failures::CASES,
         w06_validation::CASES,
+        w07_apply::CASES,
+        w08_rework::CASES,
         w09_idempotency::CASES,
         w10_audit::CASES,
         w11_maintenance::CASES,
@@ -26,6 +29,8 @@ pub fn cases() -> Vec<Case> {
         w13_items::CASES,
         w13_listings::CASES,
         w15_bad_input::CASES,
+        w17_review::CASES,
+        w18_receipt::CASES,
         w20_unique::CASES,
     ]
     .concat();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchwork_work::{
-    Actor, Checkout, DynamicOrderType, Event, EventType, Item, ItemId, ItemState, Lease, Order,
-    OrderId, OrderState, OrderTypes, PlannedItem, Proposal, RetryPolicy, Submission,
+    Actor, Approval, Checkout, DynamicOrderType, Event, EventType, Item, ItemId, ItemState, Lease,
+    Order, OrderId, OrderState, OrderTypes, PlannedItem, Proposal, RetryPolicy, Submission,
     TransitionTables, TypeSettings, WorkClient, WorkManager, WorkManagerBuilder,
 };
 use serde_json::{Value, json};
@@ -181,4 +181,37 @@ pub(super) fn without_rejected_to_failed() -> TransitionTables {
     item.moves.retain(|step| *step != (ItemState::Rejected, ItemState::Failed));
     let item = item.try_into().expect("a table");
     TransitionTables::new(usual.order().clone(), item).expect("they hold together")
+}
+
+/// An order of a type whose items are all in, by agent-1.
+pub(super) async fn submitted(work: &WorkManager, order_type: &str, items: u64) -> OrderId {
+    let order = propose(work, order_type, items).await.id;
+    hand_in(work, order).await;
+    order
+}
+
+/// Has agent-1 do everything of an order that can be leased.
+pub(super) async fn hand_in(work: &WorkManager, order: OrderId) {
+    let client = agent(work, "agent-1");
+    let wish = Checkout::of_order(order).limit(100);
+    for lease in client.checkout(wish).await.expect("checked out").leases {
+        submit(&client, &lease).await;
+    }
+}
+
+/// Approves an order as a reviewer sees it.
+pub(super) async fn approve(work: &WorkManager, order: OrderId, reviewer: &str) -> Order {
+    let preview = work.preview(order).await.expect("a preview");
+    let approved = user(work, reviewer).approve(Approval::of(&preview)).await;
+    approved.expect("approved").order
+}
+
+/// Applies what can be applied.
+pub(super) async fn apply_all(work: &WorkManager) -> usize {
+    let worker = work.apply_worker("worker-1").expect("a legal name");
+    let mut applied = 0;
+    while worker.apply_next().await.expect("the store answers").is_some() {
+        applied += 1;
+    }
+    applied
 }

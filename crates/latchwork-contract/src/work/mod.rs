@@ -24,6 +24,8 @@ mod w03_limits;
 mod w04_leases;
 mod w05_failures;
 mod w06_validation;
+mod w07_apply;
+mod w08_rework;
 mod w09_idempotency;
 mod w10_audit;
 mod w11_maintenance;
@@ -31,6 +33,8 @@ mod w13_blockers;
 mod w13_items;
 mod w13_listings;
 mod w15_bad_input;
+mod w17_review;
+mod w18_receipt;
 mod w20_unique;
 
 pub use backend::{Suite, TestBackend, missing, suite};

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use self::words::{blocker, failed_item, later, leased, limited, moment, of_order};
+use super::review::status_of;
 use super::{HeldBack, WorkManager, read};
 use crate::names::named;
 use crate::store::{LimitKey, LimitRow, Session, Wait, Waiting};
@@ -113,10 +114,18 @@ impl WorkManager {
     /// # Errors
     /// [`OrderNotFound`](crate::ErrorKind::OrderNotFound).
     pub async fn explain_order(&self, id: OrderId) -> Result<OrderExplanation> {
-        read!(self, session => {
+        let not_ready = self.not_ready(id).await?;
+        let mut told = read!(self, session => {
             let order = session.order(id).await?;
             let item_counts = session.item_counts(id).await?;
-            let mut blockers: Vec<_> = of_order(&order).into_iter().map(alone).collect();
+            let own = match order.state {
+                OrderState::Submitted => Some(self.waits_for_approval(session, &order).await?),
+                OrderState::Approved | OrderState::Applied => {
+                    Some(waits_for_apply(session, &order).await?)
+                }
+                _ => of_order(&order),
+            };
+            let mut blockers: Vec<_> = own.into_iter().map(alone).collect();
             if order.state.is_claimable() {
                 blockers.extend(self.leased_of(session, id, &item_counts).await?);
                 blockers.extend(self.queued_of(session, &order).await?);
@@ -129,7 +138,68 @@ impl WorkManager {
                 blockers.push(BlockerGroup { code: BlockerCode::Failed, count, first });
             }
             Ok(OrderExplanation { order_id: id, state: order.state, item_counts, blockers })
+        })?;
+        if told.state == OrderState::Submitted
+            && let (Some(why), Some(own)) = (not_ready, told.blockers.first_mut())
+            && let Some(own) = own.first.first_mut()
+        {
+            own.message = format!("{}; it cannot be approved yet: {why}", own.message);
+        }
+        Ok(told)
+    }
+
+    /// Why the type's own rule does not let an order in review be approved. Asked outside of a
+    /// transaction, as it is the type's own code.
+    async fn not_ready(&self, id: OrderId) -> Result<Option<String>> {
+        let found = read!(self, session => {
+            let order = session.order(id).await?;
+            match order.state {
+                OrderState::Submitted => session.content(&order).await.map(Some),
+                _ => Ok(None),
+            }
+        })?;
+        let Some(content) = found else { return Ok(None) };
+        let Ok(known) = self.types().get(&content.order.order_type) else {
+            return Ok(Some("this program does not know its type".to_owned()));
+        };
+        Ok(match known.can_approve(&content).await {
+            Ok(()) => None,
+            Err(error) => match error.kind() {
+                crate::ErrorKind::NotReady { violations } => {
+                    let lines: Vec<_> = violations.iter().map(ToString::to_string).collect();
+                    Some(lines.join("; "))
+                }
+                _ => Some(error.to_string()),
+            },
         })
+    }
+
+    /// Which approvals an order lacks.
+    async fn waits_for_approval(
+        &self,
+        session: &mut Session<'_>,
+        order: &Order,
+    ) -> Result<Blocker> {
+        let state = session.review_state(order.id).await?;
+        let key = session.content_key(order).await?;
+        let row = session.review(order.id, state.content_version).await?;
+        // Approvals of content that has changed since do not count.
+        let version = match row {
+            Some(row) if row.content == key => state.content_version,
+            _ => 0,
+        };
+        let status = status_of(session, order, &state, version).await?;
+        let mut message = format!(
+            "all results are in; the order waits for approval: {}",
+            status.missing.join(", ")
+        );
+        if let Some(due) = status.due {
+            let late = if due <= session.now() { "was" } else { "is" };
+            message.push_str(&format!("; the review {late} due {}", moment(due, session.now())));
+        }
+        let mut found = blocker(BlockerCode::Approval, message);
+        found.until = status.due;
+        Ok(found)
     }
 
     /// What an item waits for.
@@ -290,6 +360,35 @@ impl Blocker {
         self.item_id = Some(item);
         self
     }
+}
+
+/// What an approved or applied order waits for.
+async fn waits_for_apply(session: &mut Session<'_>, order: &Order) -> Result<Blocker> {
+    let (state, now) = (session.review_state(order.id).await?, session.now());
+    let what = match order.state {
+        OrderState::Approved => "approved and waits to be applied",
+        _ => "applied and waits for its items to end",
+    };
+    let by_hand = match order.state {
+        OrderState::Approved => state.approved_version.is_none(),
+        _ => state.applied_fence.is_none(),
+    };
+    let held = state.worker.zip(state.until);
+    let message = match held {
+        _ if by_hand => format!("the order is {what}: it was moved by hand, so no worker takes it"),
+        Some((worker, until)) if until > now => {
+            format!(
+                "the order is {what}: the worker {worker} has it until {}, attempt {}",
+                moment(until, now),
+                state.tries
+            )
+        }
+        Some((worker, _)) => format!(
+            "the order is {what}: the lease of the worker {worker} is over, another one takes it"
+        ),
+        None => format!("the order is {what}: no worker has taken it"),
+    };
+    Ok(blocker(BlockerCode::Apply, message))
 }
 
 fn alone(found: Blocker) -> BlockerGroup {

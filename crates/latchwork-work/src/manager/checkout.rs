@@ -240,7 +240,9 @@ impl WorkClient {
                 };
                 let item = session.item(row.item_id).await?;
                 let input = session.inputs(&[item.id]).await?.remove(&item.id);
-                leases.push(super::claim::lease_of(row, &item, input.unwrap_or_default(), None));
+                let past = super::claim::Past::read(session, &[item.id]).await?;
+                let past = past.of(item.id);
+                leases.push(super::claim::lease_of(row, &item, input.unwrap_or_default(), past));
             }
             Ok(leases)
         })

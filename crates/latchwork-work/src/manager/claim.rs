@@ -1,6 +1,6 @@
 //! One claim: picks open items, counts them for their limits, and leases them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -271,10 +271,7 @@ impl WorkClient {
         let with_past =
             admitted.iter().filter(|(item, _)| item.results > 0 || item.error.is_some());
         let with_past: Vec<_> = with_past.map(|(item, _)| item.id).collect();
-        let results = match with_past.is_empty() {
-            true => Vec::new(),
-            false => session.results(&with_past).await?,
-        };
+        let past = Past::read(session, &with_past).await?;
         let mut edits = Vec::with_capacity(admitted.len());
         for (item, counted) in admitted {
             let settings = self.manager.settings_of(&item);
@@ -307,8 +304,8 @@ impl WorkClient {
             let note = self.note().payload(payload).event(EventType::Leased);
             edit.lease(self.manager.tables(), lease, note, now)?;
             let input = inputs.remove(&row.item_id).unwrap_or_default();
-            let result = results.iter().find(|result| result.item_id == row.item_id);
-            round.leases.push(lease_of(&row, edit.item(), input, result));
+            let past = past.of(row.item_id);
+            round.leases.push(lease_of(&row, edit.item(), input, past));
             edits.push(edit);
         }
         session.write_items(edits).await?;
@@ -372,15 +369,42 @@ async fn pick(
     Ok(picked)
 }
 
+/// What earlier leases of items left: their results, and what reviewers asked for.
+#[derive(Default)]
+pub(super) struct Past {
+    results: Vec<ResultRow>,
+    reworks: HashMap<ItemId, Value>,
+}
+
+impl Past {
+    pub(super) async fn read(session: &mut Session<'_>, items: &[ItemId]) -> Result<Self> {
+        if items.is_empty() {
+            return Ok(Past::default());
+        }
+        let results = session.results(items).await?;
+        Ok(Past { results, reworks: session.reworks(items).await? })
+    }
+
+    pub(super) fn of(&self, item: ItemId) -> (Option<&ResultRow>, Option<&Value>) {
+        (self.results.iter().find(|result| result.item_id == item), self.reworks.get(&item))
+    }
+}
+
 /// A lease as its agent sees it.
 pub(super) fn lease_of(
     row: &LeaseRow,
     item: &Item,
     input: Value,
-    result: Option<&ResultRow>,
+    (result, rework): (Option<&ResultRow>, Option<&Value>),
 ) -> Lease {
-    let previous = (result.is_some() || item.error.is_some())
-        .then(|| json!({"result": result.map(|result| &result.result), "error": item.error}));
+    let previous = (result.is_some() || item.error.is_some() || rework.is_some()).then(|| {
+        let mut previous =
+            json!({"result": result.map(|result| &result.result), "error": item.error});
+        if let Some(rework) = rework {
+            previous["review"] = rework.clone();
+        }
+        previous
+    });
     Lease {
         id: row.id,
         item_id: row.item_id,
@@ -434,9 +458,11 @@ impl WorkClient {
         let leased = store.claim(&claim, inner.clock.wall()).await?;
         let with_past = leased.iter().filter(|one| one.item.results > 0);
         let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
-        let results = match with_past.is_empty() {
-            true => Vec::new(),
-            false => super::read!(self.manager, session => { session.results(&with_past).await })?,
+        let past = match with_past.is_empty() {
+            true => Past::default(),
+            false => {
+                super::read!(self.manager, session => { Past::read(session, &with_past).await })?
+            }
         };
         for one in leased {
             if one.order_state == OrderState::Queued {
@@ -455,8 +481,8 @@ impl WorkClient {
                 heartbeat_at: one.leased_at,
                 heartbeat_event_at: one.leased_at,
             };
-            let result = results.iter().find(|result| result.item_id == row.item_id);
-            round.leases.push(lease_of(&row, &one.item, one.input, result));
+            let past = past.of(row.item_id);
+            round.leases.push(lease_of(&row, &one.item, one.input, past));
         }
         Ok(round)
     }

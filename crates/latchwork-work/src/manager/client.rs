@@ -18,6 +18,7 @@ pub struct WorkClient {
     pub(super) manager: WorkManager,
     pub(super) actor: Actor,
     pub(super) provenance: Provenance,
+    pub(super) roles: Vec<String>,
     key: Option<String>,
 }
 
@@ -38,7 +39,13 @@ const MAX_KEY: usize = 255;
 
 impl WorkClient {
     pub(super) fn new(manager: WorkManager, actor: Actor) -> Self {
-        WorkClient { manager, actor, provenance: Provenance::default(), key: None }
+        WorkClient {
+            manager,
+            actor,
+            provenance: Provenance::default(),
+            roles: Vec::new(),
+            key: None,
+        }
     }
 
     /// Who it is.
@@ -50,6 +57,13 @@ impl WorkClient {
     #[must_use]
     pub fn provenance(mut self, provenance: Provenance) -> Self {
         self.provenance = provenance;
+        self
+    }
+
+    /// The roles in which it reviews. Who hands out a client vouches for them.
+    #[must_use]
+    pub fn roles(mut self, roles: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.roles = roles.into_iter().map(Into::into).collect();
         self
     }
 

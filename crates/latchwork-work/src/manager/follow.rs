@@ -50,14 +50,18 @@ impl WorkManager {
 
     /// Moves an order to where its items are.
     pub(super) async fn follow(&self, order: OrderId) -> Result<Order> {
-        transact!(self, session => {
+        let (order, moved) = transact!(self, session => {
             let mut edit = OrderEdit::new(session.lock_order(order).await?);
             self.follow_in(session, &mut edit).await?;
             if !edit.has_moved() {
-                return Ok(edit.order().clone());
+                return Ok((edit.order().clone(), false));
             }
-            session.write_order(edit).await
-        })
+            session.write_order(edit).await.map(|order| (order, true))
+        })?;
+        if moved {
+            self.judge_submitted(&order).await;
+        }
+        Ok(order)
     }
 
     /// Moves an order that is being changed to where its items are; the caller writes it.

@@ -42,12 +42,15 @@ pub struct ItemDetails {
 pub struct ItemResult {
     /// Which version, from 1.
     pub version: u32,
-    /// Who submitted it.
+    /// Who submitted it, or edited it.
     pub actor: Actor,
     /// The result.
     pub result: Value,
     /// When.
     pub created_at: DateTime<Utc>,
+    /// The version that a reviewer edited; none for an agent's own result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edited_from: Option<u32>,
 }
 
 /// The events of an order, in the order in which they were written.
@@ -236,6 +239,7 @@ async fn details(
             actor: row.actor.clone(),
             result: row.result.clone(),
             created_at: row.created_at,
+            edited_from: row.edited_from,
         }),
         lease: leases.iter().find(|row| row.item_id == item.id).map(lease_info),
         item,

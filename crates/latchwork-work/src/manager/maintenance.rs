@@ -67,6 +67,10 @@ pub struct MaintenanceReport {
     pub orders_pruned: u64,
     /// Events that were removed.
     pub events_pruned: u64,
+    /// Orders whose review was late and that were rejected, escalated, or noted.
+    pub late: u64,
+    /// Orders that an auto-approve rule has judged.
+    pub judged: u64,
 }
 
 /// Maintenance of a manager's database; run it in every process.
@@ -143,6 +147,8 @@ impl Maintenance {
             reclaimed: self.manager.reclaim_expired().await?,
             ..Default::default()
         };
+        report.late = self.manager.deal_with_late(batch).await?;
+        report.judged = self.manager.judge_all(batch).await?;
         if let Some(after) = settings.dead_letter_after {
             report.dead_lettered = self.manager.dead_letter_failed(after, batch).await?;
         }

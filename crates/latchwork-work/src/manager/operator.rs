@@ -7,8 +7,14 @@ use super::{WorkClient, read, transact};
 use crate::store::{ItemEdit, Note, OrderEdit, Session};
 use crate::{
     Error, ErrorKind, EventType, Item, ItemState, Order, OrderId, OrderState, Proposal, Proposed,
-    Result,
+    Result, next_order_state,
 };
+
+/// Whether an order failed after its approval.
+fn failed_in_apply(order: &Order) -> bool {
+    let stage = order.error.as_ref().and_then(|error| error.get("stage"));
+    matches!(stage.and_then(serde_json::Value::as_str), Some("apply" | "cleanup"))
+}
 
 /// The longest reason, in bytes.
 const MAX_REASON: usize = 16 << 10;
@@ -66,6 +72,10 @@ impl WorkClient {
     /// Tries the failed items of an order again, from their first attempt on, and a failed order with
     /// them. Items that are in stay in.
     ///
+    /// An order whose apply failed is approved again at once as long as the content that was approved
+    /// stands, and waits for approval otherwise. Of one whose `after_apply` failed only that is tried
+    /// again: what was applied is never applied again.
+    ///
     /// # Errors
     /// [`OrderState`](ErrorKind::OrderState) where nothing failed,
     /// [`UniqueConflict`](ErrorKind::UniqueConflict) when another live order has its `unique_key` (W20).
@@ -94,10 +104,17 @@ impl WorkClient {
                     edits.push(edit);
                 }
                 session.write_items(edits).await?;
+                let applying = failed_in_apply(&order);
                 let mut edit = OrderEdit::new(order);
                 if edit.order().state == OrderState::Failed {
                     let note = self.note().event(EventType::Retried);
                     edit.step(self.manager.tables(), OrderState::Queued, note, now)?;
+                    let counts = session.item_counts(edit.order().id).await?;
+                    let all_in = next_order_state(OrderState::InProgress, &counts, edit.order().settings.failure)
+                        == Some(OrderState::Submitted);
+                    if applying && (all_in || counts.get(ItemState::Accepted) > 0) {
+                        self.apply_again(session, &mut edit).await?;
+                    }
                 } else {
                     edit.record(EventType::Retried, self.note());
                 }
@@ -105,7 +122,34 @@ impl WorkClient {
                 session.write_order(edit).await?
             })
         })?;
+        if answer.value.state == OrderState::Approved || answer.value.state == OrderState::Applied {
+            self.manager.wake_apply(&answer.value.order_type);
+        }
         Ok(self.changed(answer))
+    }
+
+    /// Takes an order whose apply failed back to where it stood: its results are in, and what was approved
+    /// is approved as long as it is the same content. What was applied is not applied again.
+    async fn apply_again(&self, session: &mut Session<'_>, edit: &mut OrderEdit) -> Result<()> {
+        let (now, tables, id) = (session.now(), self.manager.tables(), edit.order().id);
+        edit.step(tables, OrderState::Submitted, Note::system("its results are in"), now)?;
+        let state = session.review_state(id).await?;
+        let Some(version) = state.approved_version else { return Ok(()) };
+        let row = session.review(id, version).await?;
+        let key = session.content_key(edit.order()).await?;
+        let stands = version == state.content_version && row.is_some_and(|row| row.content == key);
+        if !stands {
+            return Ok(());
+        }
+        let payload = json!({"outcome": "stands", "content_version": version});
+        let note = Note::system("what was approved is unchanged").payload(payload);
+        edit.step(tables, OrderState::Approved, note, now)?;
+        session.set_approved(id, version).await?;
+        if session.applied(id).await?.is_some() {
+            let note = Note::system("it was applied before").event(EventType::Retried);
+            edit.step(tables, OrderState::Applied, note, now)?;
+        }
+        Ok(())
     }
 
     /// Calls an order off: it and its items go to `failed` and on to `dead_lettered`, in one

@@ -238,6 +238,7 @@ impl WorkClient {
                 actor: self.actor.clone(),
                 result: one.result.clone(),
                 created_at: now,
+                edited_from: None,
             });
             done.push(Submitted {
                 item_id: row.item_id,

@@ -18,6 +18,9 @@ use crate::store::Store;
 /// How long a waiter sleeps without a notice.
 pub(super) const FALLBACK: Duration = Duration::from_millis(1_500);
 
+/// Marks what apply workers wait for; no order type has such a name.
+pub(super) const APPLY: &str = "apply:";
+
 /// What a group of waiters wants: its types (all of them when empty), and everything else as text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wishes {
@@ -75,7 +78,7 @@ impl Groups {
     pub(crate) fn wake(&self, types: &[String]) {
         for (wishes, group) in self.0.lock().iter() {
             let wanted = types.is_empty()
-                || wishes.types.is_empty()
+                || wishes.types.is_empty() && !types.iter().all(|name| name.starts_with(APPLY))
                 || wishes.types.iter().any(|wanted| types.contains(wanted));
             if let (true, Some(group)) = (wanted, group.upgrade()) {
                 group.notify_one();

@@ -8,8 +8,11 @@ use serde_json::Value;
 
 use super::schema::Schema;
 use super::typed::Typed;
-use super::{DynOrderType, DynamicOrderType, OrderType, PlannedItem, TypeError, TypeSettings};
-use crate::{Error, ErrorKind, Result};
+use super::{
+    ApplyStep, DynOrderType, DynamicOrderType, OrderContent, OrderType, PlannedItem, TypeError,
+    TypeSettings,
+};
+use crate::{Diff, Error, ErrorKind, Result};
 
 /// The longest name of a type, in bytes.
 const MAX_NAME: usize = 120;
@@ -34,6 +37,7 @@ struct Inner {
     payload: Schema,
     input: Schema,
     result: Schema,
+    rule: Option<Schema>,
     order_type: Box<dyn DynOrderType>,
 }
 
@@ -93,12 +97,15 @@ impl OrderTypes {
             Schema::new(document)
                 .map_err(|reason| wrong(format!("the {what} schema of {name:?} is none: {reason}")))
         };
+        let rule = settings.review.auto_approve.as_ref().and_then(|rule| rule.schema.clone());
+        let rule = rule.map(|rule| schema("auto_approve", rule)).transpose()?;
         let inner = Inner {
             version: order_type.version(),
             settings,
             payload: schema("payload", order_type.payload_schema())?,
             input: schema("input", order_type.input_schema())?,
             result: schema("result", order_type.result_schema())?,
+            rule,
             name: name.clone(),
             order_type,
         };
@@ -116,6 +123,8 @@ fn check(name: &str, settings: &TypeSettings) -> Result<()> {
         "retry.max_attempts is zero: an item could never be leased"
     } else if settings.max_leases == Some(0) {
         "max_leases is zero: an item could never be leased"
+    } else if let Some(problem) = super::review::problem(&settings.review, &settings.apply) {
+        problem
     } else {
         return Ok(());
     };
@@ -205,6 +214,76 @@ impl RegisteredType {
         limit("result", result, self.settings().max_result_bytes)?;
         self.0.result.check(result).map_err(refused)?;
         self.0.order_type.validate_submission(input, result).await.map_err(refused)
+    }
+
+    /// Whether an order may be approved, by the type's own rule.
+    ///
+    /// # Errors
+    /// [`NotReady`](ErrorKind::NotReady) with everything that is missing,
+    /// [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn can_approve(&self, order: &OrderContent) -> Result<()> {
+        self.0.order_type.can_approve(order).await.map_err(|error| match error {
+            TypeError::Invalid { violations } => ErrorKind::NotReady { violations }.into(),
+            TypeError::Failed(source) => self.failed("judging readiness", source),
+        })
+    }
+
+    /// What apply would change; none where the type has no preview.
+    ///
+    /// # Errors
+    /// [`TooLarge`](ErrorKind::TooLarge), [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn preview(&self, order: &OrderContent) -> Result<Option<Diff>> {
+        let made = self.0.order_type.preview(order).await;
+        let preview = made.map_err(|error| self.failed("previewing", error.into()))?;
+        if let Some(preview) = &preview {
+            let value = serde_json::to_value(preview)
+                .map_err(|error| self.failed("previewing", error.into()))?;
+            limit("preview", &value, self.settings().review.max_diff_bytes)?;
+        }
+        Ok(preview)
+    }
+
+    /// The version of the rule that approves an order without a reviewer, if one does.
+    ///
+    /// # Errors
+    /// [`OrderTypeFailed`](ErrorKind::OrderTypeFailed).
+    pub async fn auto_approve(&self, order: &OrderContent) -> Result<Option<String>> {
+        let Some(rule) = &self.settings().review.auto_approve else { return Ok(None) };
+        let accepted = match &self.0.rule {
+            Some(schema) => schema.check(&order.judged()).is_ok(),
+            None => false,
+        };
+        let judged = match accepted {
+            true => Ok(true),
+            false => self.0.order_type.auto_approve(order).await,
+        };
+        let judged = judged.map_err(|error| self.failed("auto_approve", error.into()))?;
+        Ok(judged.then(|| rule.version.clone()))
+    }
+
+    pub(crate) async fn before_apply(
+        &self,
+        order: &OrderContent,
+        step: &ApplyStep,
+    ) -> Result<(), TypeError> {
+        self.0.order_type.before_apply(order, step).await
+    }
+
+    pub(crate) async fn apply(
+        &self,
+        order: &OrderContent,
+        step: &mut ApplyStep,
+    ) -> Result<Diff, TypeError> {
+        self.0.order_type.apply(order, step).await
+    }
+
+    pub(crate) async fn after_apply(
+        &self,
+        order: &OrderContent,
+        diff: &Diff,
+        step: &ApplyStep,
+    ) -> Result<(), TypeError> {
+        self.0.order_type.after_apply(order, diff, step).await
     }
 
     fn refuse(&self, what: &'static str, error: TypeError) -> Error {

@@ -27,6 +27,8 @@ pub(crate) struct ResultRow {
     pub(crate) actor: Actor,
     pub(crate) result: Value,
     pub(crate) created_at: DateTime<Utc>,
+    /// The version that a reviewer edited.
+    pub(crate) edited_from: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -56,6 +58,7 @@ struct StoredResult<'a> {
     actor_id: Option<&'a str>,
     result: String,
     created_at: i64,
+    edited_from: Option<u32>,
 }
 
 impl Session<'_> {
@@ -146,6 +149,7 @@ impl Session<'_> {
                 actor_id: row.actor.id.as_deref(),
                 result: json(&row.result)?,
                 created_at: at(row.created_at),
+                edited_from: row.edited_from,
             })
         };
         let rows = results.iter().map(row).collect::<Result<Vec<_>>>()?;
@@ -163,6 +167,7 @@ impl Session<'_> {
                 actor: Actor { actor_type: row.parse()?, id: row.opt_text()? },
                 result: row.json()?,
                 created_at: row.time()?,
+                edited_from: row.opt_number()?,
             })
         };
         rows.into_iter().map(read).collect()

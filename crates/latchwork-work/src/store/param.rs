@@ -137,6 +137,13 @@ impl Cells {
         T::try_from(number).map_err(|_| self.wrong(&format!("{number} is out of range")))
     }
 
+    /// The same where it may be absent.
+    pub(crate) fn opt_number<T: TryFrom<i64>>(&mut self) -> Result<Option<T>> {
+        let Some(number) = self.opt_int()? else { return Ok(None) };
+        let read = T::try_from(number).map(Some);
+        read.map_err(|_| self.wrong(&format!("{number} is out of range")))
+    }
+
     pub(crate) fn opt_time(&mut self) -> Result<Option<DateTime<Utc>>> {
         let Some(micros) = self.opt_int()? else { return Ok(None) };
         let time = DateTime::from_timestamp_micros(micros);

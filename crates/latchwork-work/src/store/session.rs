@@ -38,6 +38,12 @@ macro_rules! on {
     };
 }
 
+impl std::fmt::Debug for Session<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Session")
+    }
+}
+
 impl<'c> Session<'c> {
     pub(crate) fn new(connection: Connection<'c>) -> Self {
         Session { connection, deferred: super::limits::Deferred::default() }
@@ -83,6 +89,26 @@ impl<'c> Session<'c> {
                 let _ = millis;
                 Ok(())
             }
+        }
+    }
+
+    /// The connection of an SQLite transaction.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn sqlite(&mut self) -> Option<&mut sqlx::SqliteConnection> {
+        match &mut self.connection {
+            Connection::Sqlite(session) => Some(session.connection()),
+            #[cfg(feature = "postgres")]
+            Connection::Postgres(_) => None,
+        }
+    }
+
+    /// The connection of a PostgreSQL transaction.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn postgres(&mut self) -> Option<&mut sqlx::PgConnection> {
+        match &mut self.connection {
+            #[cfg(feature = "sqlite")]
+            Connection::Sqlite(_) => None,
+            Connection::Postgres(session) => Some(session.connection()),
         }
     }
 

@@ -164,6 +164,67 @@ pub(crate) struct Statements {
     /// Keys that have expired at a time (1), some (2).
     pub(crate) prune_keys: &'static str,
 
+    // review
+    /// What review and apply know of an order (1): content version, approved version, overdue_at,
+    /// worker, until, fence, tries, applied fence.
+    pub(crate) review_state: &'static str,
+    /// Sets the content version (2) of an order (1).
+    pub(crate) set_content: &'static str,
+    /// Sets the approved version (2) of an order (1); it is to be applied from the first try on.
+    pub(crate) set_approved: &'static str,
+    /// Notes at (2) that the deadline of an order (1) was dealt with.
+    pub(crate) set_overdue: &'static str,
+    /// Notes at (2) that the auto-approve rule has judged an order (1).
+    pub(crate) set_judged: &'static str,
+    /// Submitted orders since before a time (1) whose deadline was not dealt with, behind an id (2),
+    /// some (3): id.
+    pub(crate) overdue: &'static str,
+    /// Submitted orders of types (1) that the rule has not judged, behind an id (2), some (3): id.
+    pub(crate) unjudged: &'static str,
+    /// The items of an order (1) that are in or failed, in the order of the plan: id, state, results.
+    pub(crate) content_items: &'static str,
+    /// The items of an order (1) with results that count: id, seq, input, result, version, actor type
+    /// and id, edited_from, time.
+    pub(crate) content: &'static str,
+    /// The agents that submitted the results of an order (1): id.
+    pub(crate) submitters: &'static str,
+    /// order (1), version (2), content (3), digest (4), digest of the results (5), preview (6), time (7).
+    pub(crate) insert_review: &'static str,
+    /// A version (2) of an order's (1) content: content, digest, digest of the results, preview.
+    pub(crate) review: &'static str,
+    /// order (1), version (2), actor type (3) and id (4), roles (5), time (6); nothing where it is there.
+    pub(crate) insert_approval: &'static str,
+    /// The approvals of a version (2) of an order (1): actor type and id, roles, time.
+    pub(crate) approvals: &'static str,
+    /// JSON rows (1) of item, result version and note: written or replaced.
+    pub(crate) put_reworks: &'static str,
+    /// What was asked of items (1: ids) whose latest result is still that one: item, note.
+    pub(crate) reworks: &'static str,
+    /// The latest comments on an order (1), some (2), newest first: item, actor type and id, message, time.
+    pub(crate) comments: &'static str,
+
+    // apply
+    /// The most urgent order of types (1) that can be applied or cleaned up at a time (2), locked: id.
+    pub(crate) pick_apply: &'static str,
+    /// The same of one order (1) at a time (2).
+    pub(crate) pick_apply_of: &'static str,
+    /// Gives an order (1) to a worker (2) until (3), with the next fence.
+    pub(crate) claim_apply: &'static str,
+    /// Extends the lease of an order (1) with a fence (2) until (3).
+    pub(crate) extend_apply: &'static str,
+    /// Notes that the apply of an order (1) was recorded: tries (2) from now on, its fence (3), and
+    /// until when (4) the worker has it for what follows.
+    pub(crate) keep_apply: &'static str,
+    /// Ends the lease of an order (1): tries (2), not before (3).
+    pub(crate) end_apply: &'static str,
+    /// Ends the lease of an order (1) at a time (2), without forgetting who had it. The fence rises, so
+    /// that the worker cannot extend it.
+    pub(crate) expire_apply: &'static str,
+    /// order (1), version (2), fence (3), worker (4), diff (5), time (6).
+    pub(crate) insert_applied: &'static str,
+    /// What was recorded of an order (1): diff.
+    pub(crate) applied: &'static str,
+
     // maintenance
     /// Orders in a state (1) since before a time (2), behind an id (3), some (4): id.
     pub(crate) orders_since: &'static str,

@@ -9,6 +9,7 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+mod apply;
 mod child;
 mod drain;
 mod model;
@@ -36,12 +37,16 @@ macro_rules! proofs {
 pub(crate) use proofs;
 
 fn main() {
+    if let Ok(name) = std::env::var("LATCHWORK_APPLY_CHILD") {
+        return block_on(apply::play(&name));
+    }
     if let Ok(name) = std::env::var("LATCHWORK_WORK_CHILD") {
         return block_on(child::play(&name));
     }
     let there = std::env::var_os("LATCHWORK_TEST_POSTGRES").is_some();
     let in_ci = std::env::var_os("CI").is_some();
-    let both = [drain::PROOFS, processes::PROOFS, raw::PROOFS, model::PROOFS].concat();
+    let both =
+        [apply::PROOFS, drain::PROOFS, processes::PROOFS, raw::PROOFS, model::PROOFS].concat();
     let mut trials = Vec::new();
     for (name, proof) in both.clone().into_iter().chain(processes::SQLITE.iter().copied()) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {

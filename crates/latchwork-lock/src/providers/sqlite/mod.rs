@@ -14,7 +14,7 @@
 //!
 //! A waiter is called by its own process at once, and has its lease already if it was one of this
 //! process who made room for it (see `coordination::grant_slot`). Other processes' changes are looked for every
-//! 25 ms (`PRAGMA data_version` on the writing connection, which its own commits do not move). One
+//! 5 ms (`PRAGMA data_version` on the writing connection, which its own commits do not move). One
 //! statement a second says that the waiters of a process are alive; without it they are passed over
 //! after eight seconds, or as soon as one of them has missed its turn, and removed later (see
 //! `coordination/liveness.rs`).

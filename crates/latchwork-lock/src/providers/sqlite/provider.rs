@@ -29,7 +29,7 @@ use crate::{
 /// Locks between the processes of one machine, in an SQLite file; clones share them.
 ///
 /// A lease outlives its process and a reboot, until its ttl. Fences start at the wall clock in
-/// microseconds and are durable. Another process learns of a release within some 25 ms.
+/// microseconds and are durable. Another process learns of a release within some 5 ms.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -98,7 +98,7 @@ impl LockProvider for SqliteLockProvider {
 
     fn capabilities(&self) -> Capabilities {
         use Capability::*;
-        // Not Notification: another process looks every 25 ms.
+        // Not Notification: another process looks every 5 ms.
         const DECLARED: Capabilities = Capabilities::of(&[
             Shared,
             Wait,

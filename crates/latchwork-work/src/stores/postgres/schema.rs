@@ -6,8 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 1] =
-    [Migration { version: 1, name: "orders", sql: FIRST }];
+pub(super) const MIGRATIONS: [Migration; 2] = [
+    Migration { version: 1, name: "orders", sql: FIRST },
+    Migration { version: 2, name: "review", sql: SECOND },
+];
 
 const FIRST: &str = r#"
 -- Times are microseconds of the server's clock. Bodies stand apart from what changes, so that a
@@ -197,5 +199,63 @@ CREATE TABLE latchwork_work_type (
     schemas text NOT NULL,
     settings text NOT NULL,
     PRIMARY KEY (name, version)
+);
+"#;
+
+const SECOND: &str = r#"
+-- What approval and apply know of an order. Content versions count what a reviewer can see; the apply lease is
+-- worker, until and fence.
+ALTER TABLE latchwork_work_order ADD COLUMN content_version bigint NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN approved_version bigint;
+ALTER TABLE latchwork_work_order ADD COLUMN overdue_at bigint;
+ALTER TABLE latchwork_work_order ADD COLUMN judged_at bigint;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_worker text;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_until bigint;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_fence bigint NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_tries bigint NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_after bigint NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN applied_fence bigint;
+CREATE INDEX latchwork_work_order_apply
+    ON latchwork_work_order (priority DESC, last_transitioned_at, id)
+    WHERE state IN ('approved', 'applied');
+
+-- The version of the result that a reviewer edited.
+ALTER TABLE latchwork_work_result ADD COLUMN edited_from bigint;
+
+CREATE TABLE latchwork_work_review (
+    order_id uuid NOT NULL,
+    version bigint NOT NULL,
+    content text NOT NULL,
+    digest text NOT NULL,
+    results_digest text NOT NULL,
+    preview text,
+    created_at bigint NOT NULL,
+    PRIMARY KEY (order_id, version)
+);
+
+CREATE TABLE latchwork_work_approval (
+    order_id uuid NOT NULL,
+    version bigint NOT NULL,
+    actor_type text NOT NULL,
+    actor_id text COLLATE "C" NOT NULL,
+    roles text NOT NULL,
+    created_at bigint NOT NULL,
+    PRIMARY KEY (order_id, version, actor_id)
+);
+
+CREATE TABLE latchwork_work_applied (
+    order_id uuid PRIMARY KEY,
+    version bigint NOT NULL,
+    fence bigint NOT NULL,
+    worker text NOT NULL,
+    diff text NOT NULL,
+    created_at bigint NOT NULL
+);
+
+-- What a reviewer asked of an item; it counts until a newer result comes in.
+CREATE TABLE latchwork_work_rework (
+    item_id uuid PRIMARY KEY,
+    result_version bigint NOT NULL,
+    note text NOT NULL
 );
 "#;

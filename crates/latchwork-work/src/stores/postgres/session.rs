@@ -47,7 +47,7 @@ impl<'c> PostgresSession<'c> {
         &LISTINGS
     }
 
-    fn connection(&mut self) -> &mut PgConnection {
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
         match &mut self.connection {
             Connection::Own(connection) => connection,
             Connection::Callers(connection) => connection,

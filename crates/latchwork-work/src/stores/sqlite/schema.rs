@@ -6,7 +6,10 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const STEPS: &[Migration] = &[Migration { version: 1, name: "orders", sql: FIRST }];
+pub(super) const STEPS: &[Migration] = &[
+    Migration { version: 1, name: "orders", sql: FIRST },
+    Migration { version: 2, name: "review", sql: SECOND },
+];
 
 const FIRST: &str = r#"
 -- Times are microseconds on the time line of latchwork_work_clock. Bodies stand apart from what changes, so that a
@@ -204,5 +207,63 @@ CREATE TABLE latchwork_work_clock (
     clock INTEGER PRIMARY KEY,
     wall INTEGER NOT NULL,
     boot INTEGER NOT NULL
+);
+"#;
+
+const SECOND: &str = r#"
+-- What approval and apply know of an order. Content versions count what a reviewer can see; the apply lease is
+-- worker, until and fence.
+ALTER TABLE latchwork_work_order ADD COLUMN content_version INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN approved_version INTEGER;
+ALTER TABLE latchwork_work_order ADD COLUMN overdue_at INTEGER;
+ALTER TABLE latchwork_work_order ADD COLUMN judged_at INTEGER;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_worker TEXT;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_until INTEGER;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_fence INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_tries INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN apply_after INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE latchwork_work_order ADD COLUMN applied_fence INTEGER;
+CREATE INDEX latchwork_work_order_apply
+    ON latchwork_work_order (priority DESC, last_transitioned_at, id)
+    WHERE state IN ('approved', 'applied');
+
+-- The version of the result that a reviewer edited.
+ALTER TABLE latchwork_work_result ADD COLUMN edited_from INTEGER;
+
+CREATE TABLE latchwork_work_review (
+    order_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    content TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    results_digest TEXT NOT NULL,
+    preview TEXT,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (order_id, version)
+);
+
+CREATE TABLE latchwork_work_approval (
+    order_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    actor_type TEXT NOT NULL,
+    actor_id TEXT NOT NULL,
+    roles TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (order_id, version, actor_id)
+);
+
+CREATE TABLE latchwork_work_applied (
+    order_id TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    worker TEXT NOT NULL,
+    diff TEXT NOT NULL,
+    created_at INTEGER NOT NULL
+);
+
+-- What a reviewer asked of an item; it counts until a newer result comes in.
+CREATE TABLE latchwork_work_rework (
+    item_id TEXT PRIMARY KEY,
+    result_version INTEGER NOT NULL,
+    note TEXT NOT NULL
 );
 "#;

@@ -41,7 +41,7 @@ impl<'c> SqliteSession<'c> {
         &LISTINGS
     }
 
-    fn connection(&mut self) -> &mut SqliteConnection {
+    pub(crate) fn connection(&mut self) -> &mut SqliteConnection {
         match &mut self.connection {
             Connection::Own(transaction) => transaction,
             Connection::Callers(connection) => connection,

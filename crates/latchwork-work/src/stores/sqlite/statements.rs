@@ -197,11 +197,12 @@ pub(super) const STATEMENTS: Statements = Statements {
         WHERE i.id = x.value ->> 'id' AND i.version = x.value ->> 'version' AND i.state = x.value ->> 'was'",
     inputs: concat!("SELECT item_id, input FROM latchwork_work_input WHERE item_id IN ", ids!(1)),
     insert_results: "INSERT INTO latchwork_work_result (item_id, version, actor_type, actor_id, \
-        result, created_at) SELECT value ->> 'item_id', value ->> 'version', value ->> \
-        'actor_type', value ->> 'actor_id', value ->> 'result', value ->> 'created_at' \
-        FROM json_each($1) AS x",
+        result, created_at, edited_from) SELECT value ->> 'item_id', value ->> 'version', value ->> \
+        'actor_type', value ->> 'actor_id', value ->> 'result', value ->> 'created_at', \
+        value ->> 'edited_from' FROM json_each($1) AS x",
     results: concat!(
-        "SELECT r.item_id, r.version, r.actor_type, r.actor_id, r.result, r.created_at \
+        "SELECT r.item_id, r.version, r.actor_type, r.actor_id, r.result, r.created_at, \
+         r.edited_from \
          FROM latchwork_work_item i JOIN latchwork_work_result r \
          ON r.item_id = i.id AND r.version = i.results WHERE i.id IN ",
         ids!(1)
@@ -400,6 +401,82 @@ pub(super) const STATEMENTS: Statements = Statements {
         (SELECT caller, scope, key FROM latchwork_work_idempotency WHERE expires_at <= $1 \
         ORDER BY expires_at LIMIT $2)",
 
+    review_state: "SELECT content_version, approved_version, overdue_at, apply_worker, \
+        apply_until, apply_fence, apply_tries, applied_fence \
+        FROM latchwork_work_order WHERE id = $1",
+    set_content: "UPDATE latchwork_work_order SET content_version = $2 WHERE id = $1",
+    set_approved: "UPDATE latchwork_work_order SET approved_version = $2, apply_worker = NULL, \
+        apply_until = NULL, apply_tries = 0, apply_after = 0 WHERE id = $1",
+    set_overdue: "UPDATE latchwork_work_order SET overdue_at = $2 WHERE id = $1",
+    set_judged: "UPDATE latchwork_work_order SET judged_at = $2 WHERE id = $1",
+    overdue: "SELECT id FROM latchwork_work_order WHERE state = 'submitted' \
+        AND last_transitioned_at < $1 AND (overdue_at IS NULL OR overdue_at < last_transitioned_at) \
+        AND id > $2 ORDER BY id LIMIT $3",
+    unjudged: concat!(
+        "SELECT id FROM latchwork_work_order WHERE state = 'submitted' \
+         AND (judged_at IS NULL OR judged_at < last_transitioned_at) AND id > $2 AND type IN ",
+        texts!(1),
+        " ORDER BY id LIMIT $3"
+    ),
+    content_items: "SELECT id, state, results FROM latchwork_work_item WHERE order_id = $1 \
+        AND state IN ('submitted', 'accepted', 'completed', 'failed', 'dead_lettered') ORDER BY seq",
+    content: "SELECT i.id, i.seq, b.input, r.result, r.version, r.actor_type, r.actor_id, \
+        r.edited_from, r.created_at FROM latchwork_work_item i \
+        JOIN latchwork_work_input b ON b.item_id = i.id \
+        JOIN latchwork_work_result r ON r.item_id = i.id AND r.version = i.results \
+        WHERE i.order_id = $1 AND i.state IN ('submitted', 'accepted', 'completed') ORDER BY i.seq",
+    submitters: "SELECT DISTINCT r.actor_id FROM latchwork_work_item i \
+        JOIN latchwork_work_result r ON r.item_id = i.id WHERE i.order_id = $1 \
+        AND i.state IN ('submitted', 'accepted', 'completed') AND r.actor_id IS NOT NULL \
+        AND r.version = (SELECT max(s.version) FROM latchwork_work_result s \
+        WHERE s.item_id = i.id AND s.edited_from IS NULL)",
+    insert_review: "INSERT INTO latchwork_work_review (order_id, version, content, digest, \
+        results_digest, preview, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)",
+    review: "SELECT content, digest, results_digest, preview FROM latchwork_work_review \
+        WHERE order_id = $1 AND version = $2",
+    insert_approval: "INSERT INTO latchwork_work_approval (order_id, version, actor_type, actor_id, \
+        roles, created_at) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING",
+    approvals: "SELECT actor_type, actor_id, roles, created_at FROM latchwork_work_approval \
+        WHERE order_id = $1 AND version = $2 ORDER BY created_at, actor_id",
+    put_reworks: "INSERT INTO latchwork_work_rework (item_id, result_version, note) \
+        SELECT value ->> 'item_id', value ->> 'result_version', value ->> 'note' \
+        FROM json_each($1) AS x WHERE true ON CONFLICT (item_id) DO UPDATE SET result_version = excluded.result_version, \
+        note = excluded.note",
+    reworks: concat!(
+        "SELECT w.item_id, w.note FROM latchwork_work_rework w JOIN latchwork_work_item i \
+         ON i.id = w.item_id AND i.results = w.result_version WHERE w.item_id IN ",
+        ids!(1)
+    ),
+    comments: "SELECT item_id, actor_type, actor_id, message, created_at \
+        FROM latchwork_work_event WHERE order_id = $1 AND event = 'commented' \
+        ORDER BY seq DESC LIMIT $2",
+
+    pick_apply: concat!(
+        "SELECT id FROM latchwork_work_order WHERE state IN ('approved', 'applied') \
+         AND apply_after <= $2 AND (apply_until IS NULL OR apply_until <= $2) AND (state = 'approved' AND approved_version IS NOT NULL \
+         OR state = 'applied' AND applied_fence IS NOT NULL) AND type IN ",
+        texts!(1),
+        " ORDER BY priority DESC, last_transitioned_at, id LIMIT 1"
+    ),
+    pick_apply_of: "SELECT id FROM latchwork_work_order WHERE id = $1 \
+        AND state IN ('approved', 'applied') AND apply_after <= $2 AND (apply_until IS NULL OR apply_until <= $2) AND (state = 'approved' AND approved_version IS NOT NULL \
+         OR state = 'applied' AND applied_fence IS NOT NULL)",
+    claim_apply: "UPDATE latchwork_work_order SET apply_worker = $2, apply_until = $3, \
+        apply_fence = apply_fence + 1, apply_tries = apply_tries + 1 WHERE id = $1",
+    extend_apply: "UPDATE latchwork_work_order SET apply_until = $3 WHERE id = $1 \
+        AND apply_fence = $2 AND apply_worker IS NOT NULL",
+    keep_apply: "UPDATE latchwork_work_order SET apply_tries = $2, applied_fence = $3, \
+        apply_until = $4 WHERE id = $1",
+    end_apply: "UPDATE latchwork_work_order SET apply_worker = NULL, apply_until = NULL, \
+        apply_tries = $2, apply_after = $3 WHERE id = $1",
+    expire_apply: "UPDATE latchwork_work_order SET apply_until = CASE WHEN apply_worker IS NULL \
+        THEN NULL ELSE $2 END, apply_after = 0, \
+        apply_fence = apply_fence + 1 WHERE id = $1",
+    insert_applied: "INSERT INTO latchwork_work_applied (order_id, version, fence, worker, diff, \
+        created_at) VALUES ($1, $2, $3, $4, $5, $6)",
+    applied: "SELECT diff FROM latchwork_work_applied \
+        WHERE order_id = $1",
+
     orders_since: "SELECT id FROM latchwork_work_order WHERE state = $1 \
         AND last_transitioned_at < $2 AND id > $3 ORDER BY id LIMIT $4",
     stale_orders: "UPDATE latchwork_work_order SET stale_at = $3 WHERE id IN (SELECT id \
@@ -421,6 +498,15 @@ pub(super) const STATEMENTS: Statements = Statements {
             ids!(1),
             ")"
         ),
+        concat!(
+            "DELETE FROM latchwork_work_rework WHERE item_id IN (SELECT id FROM latchwork_work_item \
+             WHERE order_id IN ",
+            ids!(1),
+            ")"
+        ),
+        concat!("DELETE FROM latchwork_work_review WHERE order_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_approval WHERE order_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_applied WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_item WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_payload WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_refusal WHERE order_id IN ", ids!(1)),

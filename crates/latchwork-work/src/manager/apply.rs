@@ -1,0 +1,364 @@
+//! The apply step: a worker leases an approved order, makes its changes, and records them once (W7).
+//!
+//! The lease is columns of the order's row: worker, end and fence. A worker that dies leaves its lease to
+//! run out; the next one gets a higher fence and begins anew with the same idempotency key. Everything
+//! is recorded under the lock of the order and only with the order's fence, so a worker that lost its
+//! lease records nothing, however late it wakes.
+
+mod hooks;
+mod record;
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use self::hooks::{Heartbeat, Ran};
+use super::review::check_version;
+use super::wake::Wishes;
+use super::{WorkManager, read, transact};
+use crate::canonical::{canonical, sha256};
+use crate::store::Note;
+use crate::{
+    ApplyStep, Diff, Error, ErrorKind, EventType, Order, OrderContent, OrderId, OrderState,
+    RegisteredType, Result,
+};
+
+/// Applies approved orders, one after another. Run as many as you like, in as many processes.
+///
+/// ```no_run
+/// # async fn example(work: latchwork_work::WorkManager) -> latchwork_work::Result<()> {
+/// tokio::spawn(work.apply_worker("worker-1")?.run());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ApplyWorker {
+    manager: WorkManager,
+    name: String,
+}
+
+/// That a worker applies an order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ApplyLease {
+    /// The worker.
+    pub worker: String,
+    /// When another one may take over, unless it is extended.
+    pub expires_at: DateTime<Utc>,
+    /// Its fence.
+    pub fence: u64,
+}
+
+/// An order that a worker has leased.
+#[derive(Clone, Debug)]
+pub(super) struct Claimed {
+    order: Order,
+    fence: u64,
+    attempt: u32,
+    version: u32,
+    worker: String,
+}
+
+/// How long a worker sleeps without a notice.
+const FALLBACK: Duration = Duration::from_millis(1_000);
+
+/// How long an order is left to workers that know its version of the type.
+const OTHER_VERSION: Duration = Duration::from_secs(5);
+
+impl WorkManager {
+    /// A worker that applies approved orders of the types that this manager knows.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for a name that an actor could not have.
+    pub fn apply_worker(&self, name: impl Into<String>) -> Result<ApplyWorker> {
+        let name = crate::Actor::agent(name)?.id.unwrap_or_default();
+        Ok(ApplyWorker { manager: self.clone(), name })
+    }
+
+    /// Who applies an order at this time; none where nobody does.
+    ///
+    /// # Errors
+    /// [`OrderNotFound`](ErrorKind::OrderNotFound).
+    pub async fn apply_lease(&self, order: OrderId) -> Result<Option<ApplyLease>> {
+        read!(self, session => {
+            let state = session.review_state(order).await?;
+            let held = state.worker.zip(state.until).filter(|(_, until)| *until > session.now());
+            Ok(held.map(|(worker, expires_at)| ApplyLease { worker, expires_at, fence: state.fence }))
+        })
+    }
+
+    /// Takes an order back from its apply worker, so that another one can have it at once. What the
+    /// worker records from now on is refused; what it does elsewhere is not stopped.
+    ///
+    /// # Errors
+    /// [`OrderNotFound`](ErrorKind::OrderNotFound).
+    pub async fn take_back_apply(&self, order: OrderId) -> Result<()> {
+        let order = transact!(self, session => {
+            let order = session.lock_order(order).await?;
+            session.expire_apply(order.id).await?;
+            Ok(order)
+        })?;
+        self.wake_apply(&order.order_type);
+        Ok(())
+    }
+
+    /// Tells apply workers that an order of a type was approved.
+    pub(super) fn wake_apply(&self, order_type: &str) {
+        self.inner.wake.notify(vec![topic(order_type)]);
+    }
+}
+
+/// What an apply worker waits for; no order type has such a name.
+fn topic(order_type: &str) -> String {
+    format!("{}{order_type}", super::wake::APPLY)
+}
+
+impl ApplyWorker {
+    /// Runs until it is dropped. Errors of the store are logged and tried again.
+    ///
+    /// Cancel safe: an order that it was applying is taken up by another worker when its lease has run out.
+    pub async fn run(self) {
+        let types = self.manager.types().iter().map(|known| topic(known.name())).collect();
+        let wishes = Wishes { types, rest: "apply".to_owned() };
+        let group = self.manager.inner.wake.group(&wishes);
+        loop {
+            let woken = group.notified();
+            match self.apply_next().await {
+                // Another one may wait behind it.
+                Ok(Some(_)) => group.notify_one(),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(worker = %self.name, %error, "applying failed; trying again");
+                    tokio::time::sleep(FALLBACK).await;
+                }
+            }
+            let _ = tokio::time::timeout(FALLBACK, woken).await;
+        }
+    }
+
+    /// Applies the most urgent approved order, or what is left to do of an applied one; none where
+    /// there is nothing to do. An order that failed by its own type is told by its state.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn apply_next(&self) -> Result<Option<Order>> {
+        self.take(None).await
+    }
+
+    /// The same of a certain order; none where it cannot be applied now.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn apply(&self, order: OrderId) -> Result<Option<Order>> {
+        self.take(Some(order)).await
+    }
+
+    async fn take(&self, only: Option<OrderId>) -> Result<Option<Order>> {
+        let Some(claimed) = self.claim(only).await? else { return Ok(None) };
+        let id = claimed.order.id;
+        self.process(claimed).await?;
+        read!(self.manager, session => { session.order(id).await.map(Some) })
+    }
+
+    /// Leases an order, with the next fence.
+    async fn claim(&self, only: Option<OrderId>) -> Result<Option<Claimed>> {
+        let types: Vec<_> = self.manager.types().iter().map(|known| known.name()).collect();
+        transact!(self.manager, session => {
+            let Some(id) = session.pick_apply(&types, only).await? else { return Ok(None) };
+            let (order, state) = (session.order(id).await?, session.review_state(id).await?);
+            let settings = &order.settings.apply;
+            // In the store's transaction the row is locked, and nobody could extend the lease.
+            let span = match settings.in_transaction {
+                true => settings.lease_ttl + settings.time_limit,
+                false => settings.lease_ttl,
+            };
+            let until = session.now() + span;
+            if let Some(worker) = &state.worker {
+                let payload = json!({"worker": worker, "fence": state.fence, "stage": "apply",
+                    "lease_expires_at": state.until});
+                let note = Note::system("the apply lease ran out").payload(payload);
+                session.record(id, None, EventType::LeaseExpired, note).await?;
+            }
+            session.claim_apply(id, &self.name, until).await?;
+            let version = state.approved_version.unwrap_or_default();
+            let (fence, attempt, worker) = (state.fence + 1, state.tries + 1, self.name.clone());
+            Ok(Some(Claimed { order, fence, attempt, version, worker }))
+        })
+    }
+
+    async fn process(&self, claimed: Claimed) -> Result<()> {
+        let known = self.manager.types().get(&claimed.order.order_type)?.clone();
+        if check_version(&claimed.order, &known).is_err() {
+            tracing::warn!(order = %claimed.order.id, "this program has another version of the order's type");
+            return self.hand_back(&claimed, OTHER_VERSION).await;
+        }
+        let heartbeat = Heartbeat::start(&self.manager, &claimed);
+        let step =
+            || ApplyStep::new(claimed.order.id, claimed.fence, claimed.attempt, &claimed.worker);
+        let content = read!(self.manager, session => { session.content(&claimed.order).await })?;
+        if claimed.order.state == OrderState::Approved {
+            match self.change(&claimed, &known, &content, &heartbeat, step()).await? {
+                true => {}
+                false => return Ok(()),
+            }
+        }
+        let applied = read!(self.manager, session => { session.applied(claimed.order.id).await })?;
+        let Some(applied) = applied else { return Ok(()) };
+        let attempt = match claimed.order.state {
+            OrderState::Approved => 1,
+            _ => claimed.attempt,
+        };
+        let content = OrderContent { order: self.current(&claimed).await?, ..content };
+        let step = step();
+        let cleaned = known.after_apply(&content, &applied.diff, &step);
+        match heartbeat.run(cleaned).await {
+            Ran::Done(()) => self.complete(&claimed).await,
+            Ran::Failed { code, message } => {
+                self.clean_later(&claimed, attempt, code, &message).await
+            }
+            Ran::Lost => Ok(()),
+        }
+    }
+
+    async fn current(&self, claimed: &Claimed) -> Result<Order> {
+        read!(self.manager, session => { session.order(claimed.order.id).await })
+    }
+
+    /// Makes the changes and records them; false where that did not come about.
+    async fn change(
+        &self,
+        claimed: &Claimed,
+        known: &RegisteredType,
+        content: &OrderContent,
+        heartbeat: &Heartbeat,
+        mut step: ApplyStep,
+    ) -> Result<bool> {
+        if claimed.attempt > claimed.order.settings.apply.max_attempts {
+            let message = format!(
+                "apply was begun {} times, and no worker came to its end",
+                claimed.attempt - 1
+            );
+            self.fail(claimed, "apply", "apply_attempts", &message, None).await?;
+            return Ok(false);
+        }
+        if let Some((code, message, details)) =
+            self.changed_since(claimed, known, content, heartbeat).await?
+        {
+            self.fail(claimed, "apply", code, &message, details).await?;
+            return Ok(false);
+        }
+        match heartbeat.run(known.before_apply(content, &step)).await {
+            Ran::Done(()) => {}
+            Ran::Lost => return Ok(false),
+            Ran::Failed { code, message } => {
+                let message = format!("before_apply: {message}");
+                self.fail(claimed, "apply", code, &message, None).await?;
+                return Ok(false);
+            }
+        }
+        if claimed.order.settings.apply.in_transaction {
+            return self.change_within(claimed, known, content, heartbeat, step).await;
+        }
+        match heartbeat.run(known.apply(content, &mut step)).await {
+            Ran::Done(diff) => self.record(claimed, diff).await,
+            Ran::Lost => Ok(false),
+            Ran::Failed { code, message } => {
+                self.fail(claimed, "apply", code, &message, None).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Whether what would be applied is not what was approved.
+    async fn changed_since(
+        &self,
+        claimed: &Claimed,
+        known: &RegisteredType,
+        content: &OrderContent,
+        heartbeat: &Heartbeat,
+    ) -> Result<Option<(&'static str, String, Option<serde_json::Value>)>> {
+        let (row, key) = read!(self.manager, session => {
+            let row = session.review(claimed.order.id, claimed.version).await?;
+            Ok((row, session.content_key(&claimed.order).await?))
+        })?;
+        let row = row.ok_or_else(|| Error::damaged("the approved content is missing"))?;
+        if row.content != key || row.results_digest != super::review::results_digest(content) {
+            let message = "the results are not those that were approved".to_owned();
+            return Ok(Some(("content_changed", message, None)));
+        }
+        if !claimed.order.settings.review.exact_preview {
+            return Ok(None);
+        }
+        let made = async { known.preview(content).await.map_err(crate::TypeError::from_error) };
+        let preview = match heartbeat.run(made).await {
+            Ran::Done(preview) => preview,
+            Ran::Lost => return Ok(None),
+            Ran::Failed { code, message } => {
+                return Ok(Some((code, format!("preview: {message}"), None)));
+            }
+        };
+        let value = serde_json::to_value(&preview).unwrap_or_default();
+        let text = preview.is_some().then(|| canonical(&value));
+        if text.as_deref().map(sha256) == row.preview.as_deref().map(sha256) {
+            return Ok(None);
+        }
+        let before = row.preview.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let diff = Diff::between(before.unwrap_or_default(), value);
+        let message = "the preview is not the one that was approved".to_owned();
+        let details = json!({"difference": diff.changes, "readable": diff.readable()});
+        Ok(Some(("preview_changed", message, Some(details))))
+    }
+
+    /// The same in the store's own transaction: what apply writes there is recorded with it, or nothing is.
+    async fn change_within(
+        &self,
+        claimed: &Claimed,
+        known: &RegisteredType,
+        content: &OrderContent,
+        heartbeat: &Heartbeat,
+        step: ApplyStep,
+    ) -> Result<bool> {
+        heartbeat.stop();
+        let mut session = self.manager.store().begin().await?;
+        if !self.holds(&mut session, claimed, OrderState::Approved).await? {
+            let _ = session.rollback().await;
+            return Ok(false);
+        }
+        let mut step = step.with_session(session);
+        let ran = heartbeat.run(known.apply(content, &mut step)).await;
+        let session = step.take_session();
+        match (ran, session) {
+            (Ran::Done(diff), Some(mut session)) => {
+                self.write_applied(&mut session, claimed, &diff).await?;
+                match session.commit().await {
+                    Ok(()) => Ok(true),
+                    // Whether it was done is known by the store only.
+                    Err(error) => match self.was_recorded(claimed).await {
+                        Ok(true) => Ok(true),
+                        _ => Err(error),
+                    },
+                }
+            }
+            (Ran::Done(_), None) | (Ran::Lost, _) => Ok(false),
+            (Ran::Failed { code, message }, session) => {
+                // Dropped, and not rolled back by a message: a hook that was cut off may have left one
+                // under way on the connection.
+                drop(session);
+                self.fail(claimed, "apply", code, &message, None).await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn was_recorded(&self, claimed: &Claimed) -> Result<bool> {
+        let state =
+            read!(self.manager, session => { session.review_state(claimed.order.id).await })?;
+        Ok(state.applied_fence == Some(claimed.fence))
+    }
+}
+
+/// Whether an error says that nobody knows what became of the transaction.
+fn is_doubtful(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::StoreUnavailable { .. })
+}

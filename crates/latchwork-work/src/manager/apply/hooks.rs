@@ -1,0 +1,115 @@
+//! Running the type's own code: bounded in time, and only as long as the lease is ours.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::Claimed;
+use crate::manager::{WorkManager, transact};
+use crate::{Result, TypeError};
+
+/// What became of a hook.
+pub(super) enum Ran<T> {
+    /// It came to its end.
+    Done(T),
+    /// It failed, panicked, or took too long.
+    Failed { code: &'static str, message: String },
+    /// The lease is another worker's by now; nothing is recorded.
+    Lost,
+}
+
+/// Extends the lease of an order while its hooks run.
+pub(super) struct Heartbeat {
+    lost: watch::Receiver<bool>,
+    task: JoinHandle<()>,
+    limit: Duration,
+    clock: Arc<dyn latchwork_lock::Clock>,
+}
+
+/// So many hooks a lease is extended for: preview, before_apply, apply and after_apply.
+const HOOKS: u32 = 4;
+
+impl Heartbeat {
+    pub(super) fn start(manager: &WorkManager, claimed: &Claimed) -> Self {
+        let (tell, lost) = watch::channel(false);
+        let settings = &claimed.order.settings.apply;
+        let (limit, ttl) = (settings.time_limit, settings.lease_ttl);
+        let clock = manager.inner.clock.clone();
+        // A hook that blocks its thread cannot be dropped: then the lease runs out after all.
+        let end = clock.now().after(limit.saturating_mul(HOOKS).saturating_add(ttl));
+        let task = {
+            let (manager, claimed, clock) = (manager.clone(), claimed.clone(), clock.clone());
+            async move {
+                while clock.now() < end {
+                    tokio::time::sleep(ttl / 3).await;
+                    match extend(&manager, &claimed).await {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(error) => {
+                            tracing::warn!(order = %claimed.order.id, %error, "an apply lease was not extended");
+                        }
+                    }
+                }
+                let _ = tell.send(true);
+            }
+        };
+        Heartbeat { lost, task: tokio::spawn(task), limit, clock }
+    }
+
+    /// Leaves the lease as it is. Those who wait for its loss wait on.
+    pub(super) fn stop(&self) {
+        self.task.abort();
+    }
+
+    /// Runs a hook.
+    pub(super) async fn run<T>(&self, hook: impl Future<Output = Result<T, TypeError>>) -> Ran<T> {
+        let mut lost = self.lost.clone();
+        let lost = async {
+            // A heartbeat that was stopped says nothing more.
+            if lost.wait_for(|lost| *lost).await.is_err() {
+                futures::future::pending::<()>().await;
+            }
+        };
+        let hook = AssertUnwindSafe(hook).catch_unwind();
+        let late = self.clock.sleep_until(self.clock.now().after(self.limit));
+        tokio::select! {
+            biased;
+            done = hook => match done {
+                Ok(Ok(value)) => Ran::Done(value),
+                Ok(Err(error)) => Ran::Failed { code: "apply_failed", message: error.to_string() },
+                Err(panic) => Ran::Failed { code: "apply_panicked", message: said(panic.as_ref()) },
+            },
+            () = lost => Ran::Lost,
+            () = late => Ran::Failed {
+                code: "apply_timeout",
+                message: format!(
+                    "it took longer than {:?}; what it did elsewhere may be done", self.limit
+                ),
+            },
+        }
+    }
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn extend(manager: &WorkManager, claimed: &Claimed) -> Result<bool> {
+    transact!(manager, session => {
+        let until = session.now() + claimed.order.settings.apply.lease_ttl;
+        session.extend_apply(claimed.order.id, claimed.fence, until).await
+    })
+}
+
+/// What a panic said.
+fn said(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    format!("its code panicked: {}", text.unwrap_or("without a message"))
+}

@@ -1,0 +1,176 @@
+//! Decisions without a reviewer: a rule that approves, and a deadline that is over.
+
+use serde_json::json;
+use uuid::Uuid;
+
+use super::preview::describe;
+use super::reject::{Rejection, ReviewError};
+use crate::manager::{WorkClient, WorkManager, read, transact};
+use crate::store::{Note, OrderEdit, Param, ReviewRow, Statements, json as json_text, span};
+use crate::{Actor, DeadlinePolicy, ErrorKind, EventType, Order, OrderId, OrderState, Result};
+
+impl WorkManager {
+    /// Has the type's rule judge an order that was just submitted. Errors are logged: the order waits for
+    /// a reviewer, and maintenance asks the rule again.
+    pub(in crate::manager) async fn judge_submitted(&self, order: &Order) {
+        if order.state != OrderState::Submitted || order.settings.review.auto_approve.is_none() {
+            return;
+        }
+        if let Err(error) = self.judge(order.id).await {
+            tracing::warn!(order = %order.id, %error, "the auto-approve rule did not judge; it is asked again");
+        }
+    }
+
+    /// Asks the rule, and approves by it. What the rule cannot judge waits for a reviewer, and the trail
+    /// says why.
+    async fn judge(&self, id: OrderId) -> Result<()> {
+        let (order, content, known) = self.reviewed(id).await?;
+        let judged = async {
+            known.can_approve(&content).await?;
+            match known.auto_approve(&content).await? {
+                Some(version) => Ok(Some((version, describe(&content, &known).await?))),
+                None => Ok(None),
+            }
+        };
+        let judged: Result<Option<(String, ReviewRow)>> = judged.await;
+        let approved = transact!(self, session => {
+            let order = session.lock_order(order.id).await?;
+            if order.state != OrderState::Submitted {
+                return Ok(None);
+            }
+            session.set_judged(order.id).await?;
+            let (rule, made) = match &judged {
+                Ok(Some((rule, made))) => (rule, made),
+                Ok(None) => return Ok(None),
+                Err(error) if matches!(error.kind(), ErrorKind::NotReady { .. }) => return Ok(None),
+                Err(error) => {
+                    let note = Note::system(&format!("the auto-approve rule failed: {error}"));
+                    session.record(order.id, None, EventType::Commented, note).await?;
+                    return Ok(None);
+                }
+            };
+            if session.content(&order).await?.results() != content.results() {
+                return Err(ErrorKind::Conflict { entity: "order" }.into());
+            }
+            let key = session.content_key(&order).await?;
+            let state = session.review_state(order.id).await?;
+            let current = session.review(order.id, state.content_version).await?;
+            let (version, row) = match current.filter(|row| row.content == key) {
+                Some(row) => (state.content_version, row),
+                None => {
+                    let row = ReviewRow { content: key, ..made.clone() };
+                    session.insert_review(order.id, state.content_version + 1, &row).await?;
+                    (state.content_version + 1, row)
+                }
+            };
+            let payload = json!({"outcome": "approved", "content_version": version,
+                "digest": row.digest, "results_digest": row.results_digest, "auto_approve": rule,
+                "rule": order.settings.review, "approvals": []});
+            let note = Note::system("approved by the type's rule").payload(payload);
+            let (now, id) = (session.now(), order.id);
+            let mut edit = OrderEdit::new(order);
+            edit.step(self.tables(), OrderState::Approved, note, now)?;
+            session.set_approved(id, version).await?;
+            self.give_up_failed(session, id, Note::by(&Actor::system())).await?;
+            session.write_order(edit).await.map(Some)
+        })?;
+        if let Some(order) = approved {
+            self.wake_apply(&order.order_type);
+        }
+        Ok(())
+    }
+
+    /// Asks the rules about orders that were submitted while nobody could ask them.
+    pub(in crate::manager) async fn judge_all(&self, batch: i64) -> Result<u64> {
+        let with_rule =
+            self.types().iter().filter(|known| known.settings().review.auto_approve.is_some());
+        let types: Vec<_> = with_rule.map(|known| known.name()).collect();
+        if types.is_empty() {
+            return Ok(0);
+        }
+        let types = json_text(&types)?;
+        let (first, mut total) = (Param::from(types), 0);
+        let mut from = OrderId::from_uuid(Uuid::nil());
+        loop {
+            let found = self.page(|sql| sql.unjudged, &first, from, batch).await?;
+            for id in &found {
+                total += counted(*id, self.judge(*id).await.map(|()| true));
+            }
+            match found.last() {
+                Some(last) => from = *last,
+                None => return Ok(total),
+            }
+        }
+    }
+
+    /// Deals with reviews that are late: rejects or escalates, by the rule of the order.
+    pub(in crate::manager) async fn deal_with_late(&self, batch: i64) -> Result<u64> {
+        let deadlines =
+            self.types().iter().filter_map(|known| known.settings().review.deadline.as_ref());
+        let Some(soonest) = deadlines.map(|deadline| deadline.after).min() else { return Ok(0) };
+        let before = read!(self, session => {
+            Ok(session.now().timestamp_micros().saturating_sub(span(soonest)))
+        })?;
+        let (first, mut total) = (Param::from(before), 0);
+        let mut from = OrderId::from_uuid(Uuid::nil());
+        loop {
+            let found = self.page(|sql| sql.overdue, &first, from, batch).await?;
+            for id in &found {
+                total += counted(*id, self.late(*id).await);
+            }
+            match found.last() {
+                Some(last) => from = *last,
+                None => return Ok(total),
+            }
+        }
+    }
+
+    async fn late(&self, id: OrderId) -> Result<bool> {
+        let client = WorkClient::new(self.clone(), Actor::system());
+        transact!(self, session => {
+            let order = session.lock_order(id).await?;
+            let Some(deadline) = order.settings.review.deadline.clone() else { return Ok(false) };
+            let due = order.last_transitioned_at + deadline.after;
+            if order.state != OrderState::Submitted || due > session.now() {
+                return Ok(false);
+            }
+            session.set_overdue(id).await?;
+            match &deadline.then {
+                DeadlinePolicy::KeepWaiting => {}
+                DeadlinePolicy::Escalate(role) => {
+                    let note = Note::system("the review is late").payload(json!({"role": role, "due": due}));
+                    session.record(id, None, EventType::Escalated, note).await?;
+                }
+                DeadlinePolicy::Reject => {
+                    let error = ReviewError::new("review_late", "nobody decided before the deadline");
+                    client.reject_in(session, &Rejection::new(id, [error])).await?;
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// The next orders that a statement finds, behind one.
+    async fn page(
+        &self,
+        sql: fn(&Statements) -> &'static str,
+        first: &Param,
+        from: OrderId,
+        batch: i64,
+    ) -> Result<Vec<OrderId>> {
+        read!(self, session => {
+            session.order_ids(sql(session.sql()), first.clone(), from, batch).await
+        })
+    }
+}
+
+/// How many were done. One that fails hides none that does not.
+fn counted(id: OrderId, done: Result<bool>) -> u64 {
+    match done {
+        Ok(done) => u64::from(done),
+        Err(error) => {
+            tracing::warn!(order = %id, %error, "an order could not be decided");
+            0
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Apply workers that are killed at random points, and reviewers who decide at once.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use latchwork_work::{
+    Actor, ApplySettings, Approval, Checkout, Diff, DynamicOrderType, OrderState, OrderTypes,
+    ReviewSettings, Submission, TypeError, TypeSettings, WorkManager,
+};
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::room::{Room, agent, propose, verified};
+use crate::{millis, proofs, secs};
+
+proofs![
+    w07_killed_apply_workers_record_once,
+    w07_a_failed_apply_in_the_stores_transaction_leaves_nothing,
+    w17_two_reviewers_at_once_a_hundred_rounds
+];
+
+/// Writes a row: `inside` in the store's own transaction, `outside` on a connection of its own.
+fn types(url: &str) -> OrderTypes {
+    let settings = |in_transaction| {
+        let apply = ApplySettings {
+            in_transaction,
+            lease_ttl: millis(500),
+            time_limit: secs(2),
+            max_attempts: 1_000,
+            ..ApplySettings::default()
+        };
+        TypeSettings { apply, ..TypeSettings::default() }
+    };
+    let failed = |error: sqlx::Error| TypeError::Failed(error.into());
+    let inside =
+        DynamicOrderType::new("inside").settings(settings(true)).apply(move |order, step| {
+            let (key, fail) = (step.idempotency_key(), order.payload["fail"] == true);
+            Box::pin(async move {
+                let sql = "INSERT INTO inside (id) VALUES ($1)";
+                if let Some(connection) = step.sqlite() {
+                    sqlx::query(sql).bind(&key).execute(connection).await.map_err(failed)?;
+                } else if let Some(connection) = step.postgres() {
+                    sqlx::query(sql).bind(&key).execute(connection).await.map_err(failed)?;
+                }
+                tokio::time::sleep(millis(2)).await;
+                match fail {
+                    true => Err(TypeError::Failed("after the write".into())),
+                    false => Ok(Diff::empty()),
+                }
+            })
+        });
+    let url = url.to_owned();
+    let outside =
+        DynamicOrderType::new("outside").settings(settings(false)).apply(move |_, step| {
+            let (key, fence, url) = (step.idempotency_key(), step.fence(), url.clone());
+            Box::pin(async move {
+                let room = Room::at(url);
+                room.run(&format!("INSERT INTO outside (id, fence) VALUES ('{key}', {fence})"))
+                    .await;
+                tokio::time::sleep(millis(3)).await;
+                Ok(Diff::between(json!(null), json!(key)))
+            })
+        });
+    let mut types = OrderTypes::new();
+    types.add_dynamic(inside).expect("legal");
+    types.add_dynamic(outside).expect("legal");
+    types
+}
+
+async fn open(url: &str) -> WorkManager {
+    WorkManager::builder(types(url)).connect(url).await.expect("it opens")
+}
+
+async fn approved(work: &WorkManager, name: &str, payload: serde_json::Value) {
+    let order = propose(work, name, payload).await.id;
+    let client = agent(work, "agent-1");
+    for lease in client.checkout(Checkout::of_order(order)).await.expect("asked").leases {
+        client.submit(Submission::new(&lease, json!(1))).await.expect("submitted");
+    }
+    let preview = work.preview(order).await.expect("a preview");
+    let bob = work.client(Actor::user("bob").expect("legal"));
+    bob.approve(Approval::of(&preview)).await.expect("approved");
+}
+
+/// A worker in a process of its own.
+pub(crate) async fn play(name: &str) {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
+    let url = std::env::var("LATCHWORK_WORK_URL").expect("an address");
+    open(&url).await.apply_worker(name).expect("legal").run().await;
+}
+
+struct Worker(std::process::Child);
+
+impl Worker {
+    fn start(name: &str, url: &str) -> Self {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .env("LATCHWORK_APPLY_CHILD", name)
+            .env("LATCHWORK_WORK_URL", url)
+            .stdin(Stdio::null())
+            .spawn();
+        Worker(child.expect("started"))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The size by `LATCHWORK_APPLY_ORDERS`, for a long run by hand.
+async fn w07_killed_apply_workers_record_once(room: Room) {
+    let size = std::env::var("LATCHWORK_APPLY_ORDERS").ok().and_then(|text| text.parse().ok());
+    let orders: i64 = size.unwrap_or(60);
+    let work = open(&room.url).await;
+    room.run("CREATE TABLE inside (id text)").await;
+    room.run("CREATE TABLE outside (id text, fence bigint)").await;
+    for n in 0..orders {
+        approved(&work, if n % 2 == 0 { "inside" } else { "outside" }, json!({})).await;
+    }
+    let begun = Instant::now();
+    let mut workers: Vec<_> = (0..3).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
+    let (mut kills, open_orders) =
+        (0, "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'");
+    while room.number(open_orders).await > 0 {
+        assert!(begun.elapsed() < secs(120), "{} left", room.number(open_orders).await);
+        tokio::time::sleep(millis(rand::random_range(5..250))).await;
+        let n = rand::random_range(0..workers.len());
+        workers[n] = Worker::start(&format!("w-{n}"), &room.url);
+        kills += 1;
+    }
+    drop(workers);
+    assert!(kills > 3, "{kills} kills");
+    let half = orders / 2;
+    assert_eq!(room.number("SELECT count(*) FROM inside").await, half, "exactly once");
+    assert_eq!(room.number("SELECT count(DISTINCT id) FROM inside").await, half);
+    assert_eq!(room.number("SELECT count(DISTINCT id) FROM outside").await, orders - half);
+    let keys = "SELECT count(*) FROM outside WHERE id NOT IN (SELECT CAST(id AS text) \
+        FROM latchwork_work_order)";
+    assert_eq!(room.number(keys).await, 0, "always with the order's key");
+    let twice = "SELECT count(*) FROM (SELECT id, fence FROM outside GROUP BY id, fence \
+        HAVING count(*) > 1) t";
+    assert_eq!(room.number(twice).await, 0, "each run with a fence of its own");
+    for event in ["applied", "completed"] {
+        let sql = format!(
+            "SELECT count(*) FROM latchwork_work_event WHERE event = '{event}' AND item_id IS NULL"
+        );
+        assert_eq!(room.number(&sql).await, orders, "{event} is recorded once");
+    }
+    verified(&work).await;
+}
+
+async fn w07_a_failed_apply_in_the_stores_transaction_leaves_nothing(room: Room) {
+    let work = open(&room.url).await;
+    room.run("CREATE TABLE inside (id text)").await;
+    approved(&work, "inside", json!({"fail": true})).await;
+    let worker = work.apply_worker("w").expect("legal");
+    let failed = worker.apply_next().await.expect("asked").expect("an order");
+    assert_eq!(failed.state, OrderState::Failed);
+    assert_eq!(room.number("SELECT count(*) FROM inside").await, 0);
+    approved(&work, "inside", json!({})).await;
+    let done = worker.apply_next().await.expect("asked").expect("an order");
+    assert_eq!(done.state, OrderState::Completed);
+    assert_eq!(room.number("SELECT count(*) FROM inside").await, 1);
+}
+
+async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
+    let mut types = OrderTypes::new();
+    for needed in [1, 2] {
+        let review = ReviewSettings { approvals: needed, ..ReviewSettings::default() };
+        let settings = TypeSettings { review, ..TypeSettings::default() };
+        let name = format!("needs-{needed}");
+        types.add_dynamic(DynamicOrderType::new(name).settings(settings)).expect("legal");
+    }
+    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
+    for round in 0..100 {
+        let needed: u32 = 1 + round % 2;
+        let order = propose(&work, &format!("needs-{needed}"), json!({})).await.id;
+        let client = agent(&work, "agent-1");
+        let lease = client.checkout(Checkout::any()).await.expect("asked").leases.remove(0);
+        client.submit(Submission::new(&lease, json!(1))).await.expect("submitted");
+        let preview = work.preview(order).await.expect("a preview");
+        let one = |name: &str| {
+            let reviewer = work.client(Actor::user(name).expect("legal"));
+            let approval = Approval::of(&preview);
+            tokio::spawn(async move { reviewer.approve(approval).await.expect("heard").counted })
+        };
+        let (a, b) = (one("bob"), one("cleo"));
+        let counted = u32::from(a.await.expect("no panic")) + u32::from(b.await.expect("no panic"));
+        assert_eq!(counted, needed);
+    }
+    let (one, two) =
+        (work.apply_worker("a").expect("legal"), work.apply_worker("b").expect("legal"));
+    let run = |worker: latchwork_work::ApplyWorker| {
+        tokio::spawn(async move { while worker.apply_next().await.expect("asked").is_some() {} })
+    };
+    let (one, two) = (run(one), run(two));
+    one.await.expect("no panic");
+    two.await.expect("no panic");
+    let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
+    assert_eq!(room.number(applied).await, 100, "apply is recorded once");
+    let done = "SELECT count(*) FROM latchwork_work_order WHERE state = 'completed'";
+    assert_eq!(room.number(done).await, 100);
+    verified(&work).await;
+}
