@@ -32,6 +32,7 @@
     reason = "a test suite says what went wrong by panicking"
 )]
 
+mod cleanup;
 #[cfg(feature = "flow")]
 pub mod flow;
 #[cfg(feature = "lock")]
@@ -47,3 +48,5 @@ pub mod proxy;
 pub mod torture;
 #[cfg(feature = "work")]
 pub mod work;
+
+pub use cleanup::Cleanup;

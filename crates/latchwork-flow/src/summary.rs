@@ -152,8 +152,8 @@ impl ContextSummary {
         }
         if let Some(since) = self.quarantined_at {
             let why = self.last_error.clone();
-            // A process that was killed or aborted could not tell.
-            let why = why.unwrap_or_else(|| "each process that was at it has died".to_owned());
+            // A process that was killed or aborted could report nothing.
+            let why = why.unwrap_or_else(|| "the process of its last attempt died".to_owned());
             return vec![WaitingFor::Release { since, attempts: self.attempts, why }];
         }
         if let (Some(runner), Some(until)) = (&self.runner, self.runner_until)

@@ -87,15 +87,16 @@ fn sqlite() -> Option<Suite> {
 /// passes no `search_path` on, so in a database of its own.
 #[cfg(feature = "postgres")]
 fn postgres() -> Vec<Suite> {
+    use latchwork_contract::Cleanup;
     use latchwork_contract::lock::missing;
     use latchwork_lock::PostgresLockProvider;
     use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-    async fn make(server: &str, what: &str, name: &str) {
+    async fn admin(server: &str, sql: String) {
         let mut admin = PgConnection::connect(server).await.expect("the server is there");
-        let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE {what} {name}")));
-        made.execute(&mut admin).await.expect("a room for one case");
+        let done = sqlx::raw_sql(AssertSqlSafe(sql));
+        done.execute(&mut admin).await.expect("an administrator may");
         admin.close().await.expect("closed");
     }
 
@@ -115,8 +116,11 @@ fn postgres() -> Vec<Suite> {
     let direct = suite("postgres", move || {
         let (server, name) = (direct.clone(), fresh());
         async move {
-            make(&server, "SCHEMA", &name).await;
-            backend(format!("{server}?options[search_path]={name}"))
+            admin(&server, format!("CREATE SCHEMA {name}")).await;
+            let address = format!("{server}?options[search_path]={name}");
+            let dropped =
+                async move { admin(&server, format!("DROP SCHEMA {name} CASCADE")).await };
+            backend(address).keep(Cleanup::new(dropped))
         }
     });
     let pooled = match pooler {
@@ -124,9 +128,13 @@ fn postgres() -> Vec<Suite> {
         Ok(pooler) => suite("postgres_pgbouncer", move || {
             let (server, pooler, name) = (server.clone(), pooler.clone(), fresh());
             async move {
-                make(&server, "DATABASE", &name).await;
+                admin(&server, format!("CREATE DATABASE {name}")).await;
                 let (base, _) = pooler.rsplit_once('/').expect("it names a database");
-                backend(format!("{base}/{name}"))
+                let address = format!("{base}/{name}");
+                // By force: the pooler keeps its connections to the database open.
+                let sql = format!("DROP DATABASE {name} WITH (FORCE)");
+                let dropped = async move { admin(&server, sql).await };
+                backend(address).keep(Cleanup::new(dropped))
             }
         }),
     };

@@ -17,6 +17,7 @@ cases![
     f15_a_claim_is_an_attempt,
     f15_what_was_tried_too_often_is_quarantined,
     f15_a_quarantine_says_why,
+    f15_a_quarantine_does_not_show_an_older_reason,
     f15_a_quarantined_context_can_be_released,
     f15_a_quarantined_context_can_be_cancelled,
     f15_a_quarantined_context_is_not_pruned,
@@ -118,6 +119,26 @@ async fn f15_a_quarantine_says_why(f: Fixture) {
         matches!(&reasons[..], [WaitingFor::Release { why, .. }] if why == "it is broken"),
         "{reasons:?}"
     );
+}
+
+/// A reason that an earlier attempt reported says nothing about a process that died since.
+async fn f15_a_quarantine_does_not_show_an_older_reason(f: Fixture) {
+    let store = f.open().await;
+    let draft = f.draft(Status::Running);
+    stored(&store, &draft).await;
+    let mine = f.short();
+    let due = DueClaim { max_attempts: 2, ..DueClaim::new(f.machine(), 10, &mine) };
+    assert_eq!(store.claim_due(&due).await.expect("it answers").len(), 1);
+    let how = GiveBack { counts: true, reason: Some("the lock is taken"), ..GiveBack::default() };
+    assert!(store.release(proof(&draft, &mine), &how).await.expect("it answers"));
+    dies(&f, &store, 1).await;
+    assert!(claim(&f, &store, 2).await.is_empty());
+    let shown = store.show(draft.id).await.expect("it is there");
+    let reasons = shown.waiting_for(shown.updated_at);
+    let [WaitingFor::Release { attempts: 2, why, .. }] = &reasons[..] else {
+        panic!("{reasons:?}");
+    };
+    assert!(why.contains("died") && !why.contains("taken"), "{why}");
 }
 
 async fn f15_a_quarantined_context_can_be_released(f: Fixture) {

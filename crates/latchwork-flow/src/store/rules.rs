@@ -102,6 +102,7 @@ impl StoredContext {
         {
             return Err(head.conflict(expected));
         }
+        head.forget_error_of_dead_run();
         head.run = Some(claim.lease(now));
         head.attempts = head.attempts.saturating_add(1);
         head.retry_at = None;
@@ -112,7 +113,7 @@ impl StoredContext {
     /// Takes the run-lease of a context that is due for a runner, or gives the context up when it
     /// was tried too often.
     pub fn claim_due(&mut self, due: &DueClaim<'_>, now: DateTime<Utc>) -> Claim {
-        let head = &self.head;
+        let head = &mut self.head;
         let (id, attempts) = (head.id, head.attempts);
         if head.quarantined_at.is_some() || due.exclude.contains(&id) {
             return Claim::Left;
@@ -123,6 +124,7 @@ impl StoredContext {
             return Claim::Left;
         }
         if attempts >= due.max_attempts.max(1) {
+            head.forget_error_of_dead_run();
             self.give_up(now);
             return Claim::GivenUp;
         }
@@ -389,6 +391,16 @@ fn shortened(reason: &str) -> String {
     match reason.char_indices().nth(LONGEST) {
         None => reason.to_owned(),
         Some((end, _)) => format!("{}…", &reason[..end]),
+    }
+}
+
+impl ContextHead {
+    /// A run that was not given back ended with its process, which could report nothing: the error
+    /// of an attempt before it would be taken for the reason.
+    fn forget_error_of_dead_run(&mut self) {
+        if self.run.is_some() {
+            self.last_error = None;
+        }
     }
 }
 

@@ -180,7 +180,8 @@ pub(super) const CLAIM_DUE: &str = concat!(
      AND NOT id = ANY($8::text[]::uuid[]) \
      ORDER BY due_at, id LIMIT $2 - (SELECT count(*) FROM suspect) FOR UPDATE SKIP LOCKED), \
      due AS (SELECT * FROM suspect UNION ALL SELECT * FROM fresh) \
-     UPDATE latchwork_flow_context SET run_token = $3, run_runner = $4, \
+     UPDATE latchwork_flow_context SET \
+     last_error = CASE WHEN run_token IS NULL THEN last_error END, run_token = $3, run_runner = $4, \
      run_expires_at = t.now_us + $5, due_at = t.now_us + $5, \
      revision = least(revision, 9223372036854775806) + 1, attempts = greatest(attempts, 0) + 1, \
      retry_at = NULL, updated_at = t.now_us, \

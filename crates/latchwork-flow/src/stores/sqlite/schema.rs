@@ -221,7 +221,8 @@ pub(super) const DUE_SUSPECTS: &str = concat!(
 ///
 /// A revision or number of changes that nobody counts so far up is damaged, and must stay a number.
 pub(super) const CLAIM: &str = concat!(
-    "UPDATE latchwork_flow_context SET run_token = ?5, run_runner = ?6, run_expires_at = ?7, \
+    "UPDATE latchwork_flow_context SET last_error = iif(run_token IS NULL, last_error, NULL), \
+     run_token = ?5, run_runner = ?6, run_expires_at = ?7, \
      due_at = ?7, due_clock = iif(?3 = 0, NULL, ?3), due_ns = ?8, due_of = ?7, \
      revision = min(revision, 9223372036854775806) + 1, attempts = max(attempts, 0) + 1, \
      retry_at = NULL, updated_at = ?2, changes = min(changes, 9223372036854775806) + 1 \
