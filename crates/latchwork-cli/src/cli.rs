@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "sqlite")]
+use crate::commands::serve;
 use crate::commands::{completions, demo, flows, lock, locks};
 use crate::output::has_colour;
 
@@ -19,6 +21,7 @@ const EXAMPLES: &str = "\
 Examples:
   latchwork lock nightly-backup -- ./backup.sh     one at a time, on this machine
   latchwork locks ls                               who holds what
+  latchwork serve                                  orders and items over HTTP, on this machine
   latchwork demo                                   see it all happen, in ten seconds
 
 Set LATCHWORK_LOG=debug to see what the lock layer does (on stderr).";
@@ -28,6 +31,8 @@ enum Command {
     Lock(lock::Lock),
     Locks(locks::LocksCommand),
     Flows(flows::FlowsCommand),
+    #[cfg(feature = "sqlite")]
+    Serve(serve::Serve),
     Demo(demo::Demo),
     Completions(completions::Completions),
 }
@@ -39,6 +44,8 @@ impl Cli {
             Command::Lock(lock) => lock.run(),
             Command::Locks(locks) => locks.run(),
             Command::Flows(flows) => flows.run(),
+            #[cfg(feature = "sqlite")]
+            Command::Serve(serve) => serve.run(),
             Command::Demo(demo) => demo.run(),
             Command::Completions(completions) => completions.run(),
         }

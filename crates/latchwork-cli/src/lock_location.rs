@@ -126,7 +126,7 @@ fn neither(at: &str) -> Failure {
 
 /// An address with `***` for its password. By its text: not every kind of address is a URL to
 /// others.
-fn without_password(at: &str) -> String {
+pub(crate) fn without_password(at: &str) -> String {
     if as_path(at).is_some() {
         return at.to_owned();
     }
@@ -179,7 +179,7 @@ fn as_file_url(at: &str) -> Option<(PathBuf, bool)> {
 /// The directory of this user. It must not depend on what differs between a login shell and
 /// cron, or the two would not exclude each other: so neither `XDG_*` nor, under `sudo -E`,
 /// a foreign `HOME`.
-fn default_directory() -> Result<PathBuf, Failure> {
+pub(crate) fn default_directory() -> Result<PathBuf, Failure> {
     let uid = nix::unistd::Uid::effective();
     let known = nix::unistd::User::from_uid(uid).ok().flatten().map(|user| user.dir);
     // A container may run under a number that no user has.

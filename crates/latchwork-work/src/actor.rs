@@ -99,6 +99,9 @@ pub struct Provenance {
     /// W3C trace context of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// The caller named itself, and nothing has checked that it is who it says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
 }
 
 impl Provenance {

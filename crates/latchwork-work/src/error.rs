@@ -176,6 +176,15 @@ pub enum ErrorKind {
         /// "order" or "item".
         entity: &'static str,
     },
+    /// The order is not the version that the caller has seen.
+    #[error("the order has version {current}, and version {expected} was expected; read it again")]
+    #[non_exhaustive]
+    VersionMismatch {
+        /// What the caller has seen.
+        expected: i64,
+        /// What it is.
+        current: i64,
+    },
     /// The order is in no state for this.
     #[error("the order is {state}: {reason}")]
     #[non_exhaustive]
@@ -302,7 +311,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 26] = [
+    pub const CODES: [(&'static str, &'static str, bool); 27] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
@@ -322,6 +331,7 @@ impl Error {
         ("lease_expired", "the lease on an item is over", false),
         ("lease_foreign", "the lease on an item belongs to another agent", false),
         ("conflict", "an order or item was changed by somebody else meanwhile", true),
+        ("version_mismatch", "the order has another version than the caller has seen", false),
         ("order_state", "the order is in no state for this operation", false),
         ("not_ready", "the order is not ready for approval", false),
         ("content_changed", "what a reviewer has seen is not what would be applied", false),
@@ -360,6 +370,7 @@ impl Error {
             ErrorKind::LeaseExpired { .. } => "lease_expired",
             ErrorKind::LeaseForeign { .. } => "lease_foreign",
             ErrorKind::Conflict { .. } => "conflict",
+            ErrorKind::VersionMismatch { .. } => "version_mismatch",
             ErrorKind::OrderState { .. } => "order_state",
             ErrorKind::NotReady { .. } => "not_ready",
             ErrorKind::ContentChanged { .. } => "content_changed",

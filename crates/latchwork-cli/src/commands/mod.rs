@@ -5,6 +5,8 @@ pub(crate) mod demo;
 pub(crate) mod flows;
 pub(crate) mod lock;
 pub(crate) mod locks;
+#[cfg(feature = "sqlite")]
+pub(crate) mod serve;
 
 use std::future::Future;
 

@@ -13,6 +13,7 @@ mod late;
 mod locks;
 mod loss;
 mod passing;
+mod serve;
 mod support;
 mod terminal;
 mod words;

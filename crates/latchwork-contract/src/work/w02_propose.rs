@@ -124,6 +124,7 @@ async fn w02_provenance_is_kept_for_real(f: Fixture) {
         runtime: Some("linux".into()),
         request_id: Some("r\u{7}-1".into()),
         traceparent: Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".into()),
+        unverified: true,
     };
     let client = agent(&work, "agent-1").provenance(provenance.clone());
     lease(&client).await;

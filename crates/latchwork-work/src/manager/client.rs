@@ -1,12 +1,15 @@
 //! What one actor does.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::WorkManager;
 use crate::store::{IdempotencyKey, Note};
-use crate::{Actor, ActorType, Error, Provenance, Result};
+use crate::{Actor, ActorType, Error, ErrorKind, Order, Provenance, Result};
 
 /// What one actor can do: propose, check out, submit and the rest.
 ///
@@ -20,6 +23,8 @@ pub struct WorkClient {
     pub(super) provenance: Provenance,
     pub(super) roles: Vec<String>,
     key: Option<String>,
+    replayed: Arc<AtomicBool>,
+    version: Option<i64>,
 }
 
 /// An answer, and whether it was stored by an earlier request with the same idempotency key.
@@ -45,6 +50,8 @@ impl WorkClient {
             provenance: Provenance::default(),
             roles: Vec::new(),
             key: None,
+            replayed: Arc::default(),
+            version: None,
         }
     }
 
@@ -75,7 +82,33 @@ impl WorkClient {
     #[must_use]
     pub fn idempotent(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
+        self.replayed = Arc::default();
         self
+    }
+
+    /// Whether the answer of the operation under the [key](Self::idempotent) was that of an earlier
+    /// request.
+    pub fn was_replayed(&self) -> bool {
+        self.replayed.load(Ordering::Relaxed)
+    }
+
+    /// An operation on an order (requeue, retry, cancel, dead_letter, transition_order) is refused with
+    /// [`VersionMismatch`](crate::ErrorKind::VersionMismatch) unless the order has this version: what
+    /// the caller has seen is what it changes.
+    #[must_use]
+    pub fn if_version(mut self, version: i64) -> Self {
+        self.version = Some(version);
+        self
+    }
+
+    /// Refuses a locked order that is not the one that the caller has seen.
+    pub(super) fn check_version(&self, order: &Order) -> Result<()> {
+        match self.version {
+            Some(expected) if expected != order.version => {
+                Err(ErrorKind::VersionMismatch { expected, current: order.version }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The key of a request, if there is one.
@@ -89,7 +122,8 @@ impl WorkClient {
             let reason = format!("it has 1 to {MAX_KEY} bytes and no control characters");
             return Err(Error::invalid("idempotency key", reason));
         }
-        IdempotencyKey::new(self.actor.to_string(), scope, key.clone(), request).map(Some)
+        let replayed = self.replayed.clone();
+        IdempotencyKey::new(self.actor.to_string(), scope, key.clone(), request, replayed).map(Some)
     }
 
     /// The answer of an earlier request with the same key: asked before a request is checked, since

@@ -34,6 +34,7 @@ impl WorkClient {
             once!(session, &key, {
                 let now = session.now();
                 let order = session.lock_order(order).await?;
+                self.check_version(&order)?;
                 if !order.state.is_claimable() && order.state != OrderState::Rejected {
                     let reason = "only an order that agents work on, or a rejected one, is requeued";
                     return Err(ErrorKind::OrderState { state: order.state, reason }.into());
@@ -85,6 +86,7 @@ impl WorkClient {
             once!(session, &key, {
                 let now = session.now();
                 let order = session.lock_order(order).await?;
+                self.check_version(&order)?;
                 let live = order.state.is_claimable() || order.state == OrderState::Failed;
                 let failed = match live {
                     true => session.lock_order_items(order.id, &[ItemState::Failed]).await?,
@@ -163,6 +165,7 @@ impl WorkClient {
         let answer: Answer<Order> = transact!(self.manager, session => {
             once!(session, &key, {
                 let order = session.lock_order(order).await?;
+                self.check_version(&order)?;
                 let too_late = matches!(
                     order.state,
                     OrderState::Approved | OrderState::Applied
@@ -189,6 +192,7 @@ impl WorkClient {
         let answer: Answer<Order> = transact!(self.manager, session => {
             once!(session, &key, {
                 let order = session.lock_order(order).await?;
+                self.check_version(&order)?;
                 self.manager.tables().order_move(order.state, OrderState::DeadLettered)?;
                 self.bury(session, OrderEdit::new(order), reason).await?
             })

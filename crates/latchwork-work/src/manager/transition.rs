@@ -81,7 +81,9 @@ impl WorkClient {
         let Answer { value: moved, .. }: Answer<Order> = transact!(self.manager, session => {
             once!(session, &key, {
                 let now = session.now();
-                let mut edit = OrderEdit::new(session.lock_order(order).await?);
+                let order = session.lock_order(order).await?;
+                self.check_version(&order)?;
+                let mut edit = OrderEdit::new(order);
                 edit.step(self.manager.tables(), to, note.clone(), now)?;
                 session.write_order(edit).await?
             })

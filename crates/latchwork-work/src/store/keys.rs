@@ -1,5 +1,7 @@
 //! Idempotency keys: each stands in the transaction of the operation that it guards.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -21,6 +23,8 @@ pub(crate) struct IdempotencyKey {
     pub(crate) key: String,
     /// A hash of the request.
     pub(crate) request: String,
+    /// Set when a stored answer is given.
+    pub(crate) replayed: Arc<AtomicBool>,
 }
 
 /// What is known of a key.
@@ -43,9 +47,10 @@ impl IdempotencyKey {
         scope: &'static str,
         key: String,
         request: &impl Serialize,
+        replayed: Arc<AtomicBool>,
     ) -> Result<Self> {
         let request = hex::encode(Sha256::digest(json(request)?));
-        Ok(IdempotencyKey { caller, scope, key, request })
+        Ok(IdempotencyKey { caller, scope, key, request, replayed })
     }
 }
 
@@ -89,7 +94,11 @@ impl Session<'_> {
         if row.text()? != key.request {
             return Err(ErrorKind::IdempotencyConflict { scope: key.scope }.into());
         }
-        row.opt_json()
+        let answer = row.opt_json()?;
+        if answer.is_some() {
+            key.replayed.store(true, Ordering::Relaxed);
+        }
+        Ok(answer)
     }
 
     /// Stores the answer of an operation with its effects.

@@ -1,0 +1,36 @@
+//! The HTTP contract of a Latchwork server: requests, responses, and problems.
+//!
+//! The types stand beside those of the work layer and not on them, so that a client brings no database
+//! along, and so that a change of a table is not a change of the contract.
+
+mod event;
+mod health;
+mod item;
+mod order;
+mod order_type;
+mod problem;
+mod stats;
+
+pub use event::{Actor, Event, EventPage, Seal};
+pub use health::Health;
+pub use item::{
+    CheckedOut, CheckoutRequest, Concurrency, FailRequest, Heartbeat, HeldBack, Item, ItemDetails,
+    ItemPage, ItemResult, Lease, LeaseInfo, LeaseRequest, ListedItem, ReleaseRequest,
+    SnoozeRequest, SubmitRequest, Submitted,
+};
+pub use order::{
+    CloneRequest, CommentRequest, Commented, ListedOrder, Order, OrderDetails, OrderPage, Proposal,
+    Proposed, ReasonRequest,
+};
+pub use order_type::{OrderType, OrderTypes, RetryPolicy, TypeSettings};
+pub use problem::{FieldProblem, HTTP_CODES, PROBLEM_JSON, Problem, Problems};
+pub use stats::{Agent, Agents, StateCount, Stats};
+
+/// The header under which a mutating request has its effect once.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Set on an answer that is that of an earlier request with the same key.
+pub const IDEMPOTENT_REPLAYED: &str = "idempotent-replayed";
+/// Names the actor where no tokens are configured; refused where they are.
+pub const ACTOR: &str = "latchwork-actor";
+/// Names a request in logs and events.
+pub const REQUEST_ID: &str = "x-request-id";

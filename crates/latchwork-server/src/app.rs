@@ -1,0 +1,83 @@
+//! What the handlers share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use latchwork_work::WorkManager;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::error::ApiError;
+
+/// Limits of a server.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The largest body of a request, in bytes. A payload and a result have at most 1 MiB by themselves.
+    pub max_body_bytes: usize,
+    /// How many requests may wait at once: long polls and event streams together.
+    pub max_waiting: usize,
+    /// The longest wait of one request.
+    pub max_wait: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { max_body_bytes: 4 << 20, max_waiting: 4_096, max_wait: Duration::from_secs(60) }
+    }
+}
+
+/// What the handlers share. Clones share it too.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) work: WorkManager,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) shutdown: watch::Receiver<bool>,
+    waiting: Arc<Semaphore>,
+}
+
+impl App {
+    /// An application on these orders, which ends its waits when the server ends.
+    pub fn new(work: WorkManager, settings: Settings, shutdown: &Shutdown) -> Self {
+        let waiting = Arc::new(Semaphore::new(settings.max_waiting));
+        App { work, settings: Arc::new(settings), shutdown: shutdown.watch(), waiting }
+    }
+
+    /// A place among the requests that wait; refused when there are too many.
+    pub(crate) fn waiting(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        self.waiting.clone().try_acquire_owned().map_err(|_| {
+            ApiError::new(429, "too_many_waiting", "too many requests wait at once; try again")
+                .retry_after(Duration::from_secs(1))
+        })
+    }
+
+    /// Whether the server ends.
+    pub(crate) fn is_ending(&self) -> bool {
+        *self.shutdown.borrow()
+    }
+}
+
+/// Ends a server: it takes no new connections, its long polls and streams end, and what is under way
+/// is finished.
+#[derive(Clone)]
+pub struct Shutdown(Arc<watch::Sender<bool>>);
+
+impl Shutdown {
+    /// Not ended yet.
+    pub fn new() -> Self {
+        Shutdown(Arc::new(watch::Sender::new(false)))
+    }
+
+    /// Ends the server.
+    pub fn begin(&self) {
+        self.0.send_replace(true);
+    }
+
+    pub(crate) fn watch(&self) -> watch::Receiver<bool> {
+        self.0.subscribe()
+    }
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self::new()
+    }
+}

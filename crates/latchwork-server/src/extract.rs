@@ -1,0 +1,82 @@
+//! Reading requests, with refusals as problems.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Path, Request};
+use http::header;
+use http::request::Parts;
+use serde::de::DeserializeOwned;
+use url::form_urlencoded;
+
+use crate::app::App;
+use crate::error::ApiError;
+
+/// A body of JSON. `Content-Type` must say so: a web page's form cannot.
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, ApiError> {
+        let media = request.headers().get(header::CONTENT_TYPE);
+        let media = media.and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let media = media.split(';').next().unwrap_or_default().trim();
+        if !media.eq_ignore_ascii_case("application/json") {
+            return Err(ApiError::new(
+                415,
+                "unsupported_media_type",
+                "send JSON, with the header `Content-Type: application/json`",
+            ));
+        }
+        let limit = app.settings.max_body_bytes;
+        let body = Bytes::from_request(request, app).await.map_err(|error| {
+            let status = axum::response::IntoResponse::into_response(error).status();
+            match status.as_u16() {
+                413 => ApiError::new(
+                    413,
+                    "too_large",
+                    format!("the body is larger than {limit} bytes"),
+                ),
+                _ => ApiError::new(400, "malformed_request", "the body ended early"),
+            }
+        })?;
+        serde_json::from_slice(&body).map(Json).map_err(|error| {
+            let detail = format!("the body cannot be read: {error}");
+            ApiError::new(400, "malformed_request", detail)
+        })
+    }
+}
+
+/// An id in the path.
+pub(crate) struct Id<T>(pub(crate) T);
+
+impl<T: std::str::FromStr<Err = latchwork_work::Error>> FromRequestParts<App> for Id<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let Path(text) = Path::<String>::from_request_parts(parts, app).await.map_err(|_| {
+            ApiError::new(400, "malformed_request", "the path cannot be read: it is not UTF-8")
+        })?;
+        Ok(Id(text.parse()?))
+    }
+}
+
+/// The pairs of the query, in their order.
+pub(crate) struct Pairs(pub(crate) Vec<(String, String)>);
+
+/// So many parameters one request may have.
+const MAX_PAIRS: usize = 64;
+
+impl FromRequestParts<App> for Pairs {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs: Vec<_> =
+            form_urlencoded::parse(query.as_bytes()).into_owned().take(MAX_PAIRS + 1).collect();
+        if pairs.len() > MAX_PAIRS {
+            let detail = format!("the query has more than {MAX_PAIRS} parameters");
+            return Err(ApiError::new(400, "malformed_request", detail));
+        }
+        Ok(Pairs(pairs))
+    }
+}

@@ -1,0 +1,84 @@
+//! The routes, one file a resource.
+
+mod agents;
+mod docs;
+mod events;
+mod health;
+mod items;
+mod order_types;
+mod orders;
+mod stats;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware::from_fn;
+use axum::response::{IntoResponse, Response};
+use http::{HeaderName, HeaderValue, Uri};
+use latchwork_api::IDEMPOTENT_REPLAYED;
+use latchwork_work::WorkClient;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::app::App;
+use crate::error::ApiError;
+use crate::{local_only, request_id};
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Latchwork",
+    description = "Orders and items that agents lease, submit and have reviewed.",
+    license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
+))]
+struct Description;
+
+/// The API as a router that a Rust program can mount.
+///
+/// It answers to loopback names only, and refuses requests that a web page could have sent: there are no
+/// tokens yet.
+pub fn router(app: App) -> Router {
+    let settings = app.settings.clone();
+    let (api, description) = described().split_for_parts();
+    api.merge(docs::routes(&description))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(settings.max_body_bytes))
+        .layer(from_fn(local_only::refuse_web_pages))
+        .layer(from_fn(request_id::with_request_id))
+        .with_state(app)
+}
+
+/// The description of the API: OpenAPI 3.1.
+pub fn openapi() -> utoipa::openapi::OpenApi {
+    described().split_for_parts().1
+}
+
+fn described() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .merge(health::routes())
+        .merge(orders::routes())
+        .merge(items::routes())
+        .merge(events::routes())
+        .merge(order_types::routes())
+        .merge(stats::routes())
+        .merge(agents::routes())
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    let detail = format!("there is nothing at {}; /openapi.json lists what there is", uri.path());
+    ApiError::new(404, "not_found", detail)
+}
+
+async fn method_not_allowed() -> ApiError {
+    let detail = "the path has no such method; the header Allow lists those it has";
+    ApiError::new(405, "method_not_allowed", detail)
+}
+
+/// Marks an answer that is that of an earlier request with the same key.
+fn marked(client: &WorkClient, answer: impl IntoResponse) -> Response {
+    let mut response = answer.into_response();
+    if client.was_replayed() {
+        let name = HeaderName::from_static(IDEMPOTENT_REPLAYED);
+        response.headers_mut().insert(name, HeaderValue::from_static("true"));
+    }
+    response
+}

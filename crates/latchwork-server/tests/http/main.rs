@@ -1,0 +1,8 @@
+//! The router as a client sees it, on SQLite. One test binary, so that it links once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod browsers;
+mod server;
+mod support;
+mod work;
