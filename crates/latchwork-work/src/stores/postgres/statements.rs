@@ -501,9 +501,10 @@ pub(super) const STATEMENTS: Statements = Statements {
         texts!(1),
         " ORDER BY priority DESC, last_transitioned_at, id LIMIT 1 FOR UPDATE SKIP LOCKED"
     ),
+    // It waits for the row: a heartbeat that has it locked for a moment does not hold the order.
     pick_apply_of: "SELECT id::text FROM latchwork_work_order WHERE id = $1::uuid \
         AND state IN ('approved', 'applied') AND apply_after <= $2 AND (apply_until IS NULL OR apply_until <= $2) AND (state = 'approved' AND approved_version IS NOT NULL \
-         OR state = 'applied' AND applied_fence IS NOT NULL) FOR UPDATE SKIP LOCKED",
+         OR state = 'applied' AND applied_fence IS NOT NULL) FOR UPDATE",
     claim_apply: "UPDATE latchwork_work_order SET apply_worker = $2, apply_until = $3, \
         apply_fence = apply_fence + 1, apply_tries = apply_tries + 1 WHERE id = $1::uuid",
     extend_apply: "UPDATE latchwork_work_order SET apply_until = $3 WHERE id = $1::uuid \
