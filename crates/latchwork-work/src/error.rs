@@ -237,6 +237,20 @@ pub enum ErrorKind {
         /// Why not.
         reason: String,
     },
+    /// The order has no receipt.
+    #[error("the order {id} has no receipt: it was not approved and applied")]
+    #[non_exhaustive]
+    NoReceipt {
+        /// The order.
+        id: OrderId,
+    },
+    /// The events of an order are not sealed yet.
+    #[error("events of the order {id} are not sealed yet; maintenance seals them, so ask again")]
+    #[non_exhaustive]
+    NotSealed {
+        /// The order.
+        id: OrderId,
+    },
     /// Another live order has the same `unique_key`.
     #[error(
         "the order {existing} of type {order_type:?} has the unique key {key:?}, and it is live"
@@ -311,7 +325,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 27] = [
+    pub const CODES: [(&'static str, &'static str, bool); 29] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
@@ -337,6 +351,8 @@ impl Error {
         ("content_changed", "what a reviewer has seen is not what would be applied", false),
         ("decided", "the order was decided otherwise already", false),
         ("reviewer_refused", "this actor may not approve the order", false),
+        ("no_receipt", "the order was not approved and applied, so it has no receipt", false),
+        ("not_sealed", "the events of the order are not sealed yet", true),
         ("unique_conflict", "another live order has the same unique key", false),
         ("idempotency_conflict", "the idempotency key was used for another request", false),
         ("idempotency_in_flight", "a request with this idempotency key is under way", true),
@@ -376,6 +392,8 @@ impl Error {
             ErrorKind::ContentChanged { .. } => "content_changed",
             ErrorKind::Decided { .. } => "decided",
             ErrorKind::ReviewerRefused { .. } => "reviewer_refused",
+            ErrorKind::NoReceipt { .. } => "no_receipt",
+            ErrorKind::NotSealed { .. } => "not_sealed",
             ErrorKind::UniqueConflict { .. } => "unique_conflict",
             ErrorKind::IdempotencyConflict { .. } => "idempotency_conflict",
             ErrorKind::IdempotencyInFlight { .. } => "idempotency_in_flight",

@@ -162,14 +162,26 @@ async fn w08_reject_rework_edit_approve(f: Fixture) {
     let items = work.items(order, None, 10).await.expect("items");
     let bob = user(&work, "bob");
     let rejection = Rejection::new(order, [wrong("the second")]).rework_items([items[1].item.id]);
-    bob.reject(rejection).await.expect("rejected");
+    // A decision on an order that has changed since the reviewer looked is refused.
+    let version = work.order(order).await.expect("an order").order.version;
+    let late = bob.clone().if_version(version - 1);
+    let error = late.reject(rejection.clone()).await.expect_err("another version");
+    assert_eq!(error.code(), "version_mismatch");
+    bob.clone().if_version(version).reject(rejection).await.expect("rejected");
     hand_in(&work, order).await;
     let preview = work.preview(order).await.expect("a preview");
     let edited = Approval::of(&preview).edit(items[0].item.id, json!({"edited": 1}));
+    let error = late.approve(edited.clone()).await.expect_err("another version");
+    assert_eq!(error.code(), "version_mismatch");
     let approved = bob.idempotent("once").approve(edited.clone()).await.expect("approved");
     assert_eq!(approved.order.state, OrderState::Approved);
     let again = user(&work, "bob").idempotent("once").approve(edited).await.expect("a replay");
     assert_eq!(again, approved);
+    let versions = work.item_results(items[0].item.id).await.expect("results");
+    let told: Vec<_> = versions.iter().map(|one| (one.version, one.edited_from)).collect();
+    assert_eq!(told, [(1, None), (2, Some(1))]);
+    assert_eq!(versions[1].result, json!({"edited": 1}));
+    assert_eq!(work.item_results(items[1].item.id).await.expect("results").len(), 2);
     assert_eq!(apply_all(&work).await, 1);
     assert_eq!(order_state(&work, order).await, OrderState::Completed);
     work.seal().await.expect("sealed");

@@ -92,7 +92,7 @@ impl WorkClient {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    /// An operation on an order (requeue, retry, cancel, dead_letter, transition_order) is refused with
+    /// An operation on an order (approve, reject, requeue, retry, cancel, dead_letter, transition_order) is refused with
     /// [`VersionMismatch`](crate::ErrorKind::VersionMismatch) unless the order has this version: what
     /// the caller has seen is what it changes.
     #[must_use]

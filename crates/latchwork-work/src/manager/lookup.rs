@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{WorkManager, read};
-use crate::store::{EventRow, LeaseRow, json, params};
+use crate::store::{EventRow, LeaseRow, ResultRow, json, params};
 use crate::{
     Actor, Error, Event, Item, ItemCounts, ItemId, LeaseInfo, Order, OrderId, Provenance, Result,
 };
@@ -116,6 +116,19 @@ impl WorkManager {
             details(session, vec![item]).await
         })?;
         found.pop().ok_or_else(|| crate::ErrorKind::ItemNotFound { id }.into())
+    }
+
+    /// All versions of an item's result, the oldest first: those of its agents, and those of reviewers
+    /// beside them.
+    ///
+    /// # Errors
+    /// [`ItemNotFound`](crate::ErrorKind::ItemNotFound).
+    pub async fn item_results(&self, id: ItemId) -> Result<Vec<ItemResult>> {
+        let rows = read!(self, session => {
+            session.item(id).await?;
+            session.result_versions(id).await
+        })?;
+        Ok(rows.into_iter().map(item_result).collect())
     }
 
     /// A page of the items of an order in the order of the plan, behind the item with this `seq`.
@@ -280,17 +293,21 @@ async fn details(
     let leases = session.leases_of_items(&ids).await?;
     let one = |item: Item| ItemDetails {
         input: inputs.remove(&item.id).unwrap_or_default(),
-        result: results.iter().find(|result| result.item_id == item.id).map(|row| ItemResult {
-            version: row.version,
-            actor: row.actor.clone(),
-            result: row.result.clone(),
-            created_at: row.created_at,
-            edited_from: row.edited_from,
-        }),
+        result: results.iter().find(|row| row.item_id == item.id).cloned().map(item_result),
         lease: leases.iter().find(|row| row.item_id == item.id).map(lease_info),
         item,
     };
     Ok(items.into_iter().map(one).collect())
+}
+
+fn item_result(row: ResultRow) -> ItemResult {
+    ItemResult {
+        version: row.version,
+        actor: row.actor,
+        result: row.result,
+        created_at: row.created_at,
+        edited_from: row.edited_from,
+    }
 }
 
 /// A lease as others see it.

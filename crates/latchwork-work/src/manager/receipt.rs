@@ -57,8 +57,9 @@ impl WorkManager {
     /// The receipt of an applied order.
     ///
     /// # Errors
-    /// [`InvalidArgument`](ErrorKind::InvalidArgument) for an order that was not applied by a worker, or
-    /// whose events are not sealed yet, [`OrderNotFound`](ErrorKind::OrderNotFound) for one without events.
+    /// [`NoReceipt`](ErrorKind::NoReceipt) for an order that was not approved and applied,
+    /// [`NotSealed`](ErrorKind::NotSealed) while its events are not sealed yet,
+    /// [`OrderNotFound`](ErrorKind::OrderNotFound) for one without events.
     pub async fn receipt(&self, order: OrderId) -> Result<Receipt> {
         let (mut approved, mut applied, mut after) = (None, None, 0);
         loop {
@@ -81,10 +82,7 @@ impl WorkManager {
             return Err(ErrorKind::OrderNotFound { id: order }.into());
         }
         let (Some(approved), Some(applied)) = (approved, applied) else {
-            return Err(Error::invalid(
-                "order",
-                "it was not approved and applied, so it has no receipt",
-            ));
+            return Err(ErrorKind::NoReceipt { id: order }.into());
         };
         let (told, done) = (payload(&approved)?, payload(&applied)?);
         let version = told["content_version"].as_u64().and_then(|version| version.try_into().ok());
@@ -122,8 +120,6 @@ fn outcome(row: &EventRow) -> Result<String> {
 }
 
 fn sealed(row: &EventRow) -> Result<ReceiptEvent> {
-    let reason =
-        "its events are not sealed yet: let maintenance run, or call `seal`, and ask again";
-    let seal = row.seal.ok_or_else(|| Error::invalid("order", reason))?;
+    let seal = row.seal.ok_or(ErrorKind::NotSealed { id: row.event.order_id })?;
     Ok(ReceiptEvent { id: row.event.id, event: row.event.event.clone(), seal })
 }

@@ -11,7 +11,7 @@ use super::orders::Body;
 use super::param::json;
 use super::rows::{self, at};
 use super::{Session, params};
-use crate::{Actor, Error, ErrorKind, Item, ItemId, ItemState, OrderId, Result};
+use crate::{Actor, ErrorKind, Item, ItemId, ItemState, OrderId, Result};
 
 /// An item to be stored, with its input.
 pub(crate) struct NewItem<'a> {
@@ -160,16 +160,23 @@ impl Session<'_> {
     /// The latest results of items; none of an item without one.
     pub(crate) async fn results(&mut self, ids: &[ItemId]) -> Result<Vec<ResultRow>> {
         let rows = self.fetch(self.sql().results, params![json(&ids)?]).await?;
-        let read = |mut row: super::Cells| {
-            Ok::<_, Error>(ResultRow {
-                item_id: row.parse()?,
-                version: row.number()?,
-                actor: Actor { actor_type: row.parse()?, id: row.opt_text()? },
-                result: row.json()?,
-                created_at: row.time()?,
-                edited_from: row.opt_number()?,
-            })
-        };
-        rows.into_iter().map(read).collect()
+        rows.into_iter().map(result_row).collect()
     }
+
+    /// All results of an item, the oldest first.
+    pub(crate) async fn result_versions(&mut self, id: ItemId) -> Result<Vec<ResultRow>> {
+        let rows = self.fetch(self.sql().result_versions, params![id]).await?;
+        rows.into_iter().map(result_row).collect()
+    }
+}
+
+fn result_row(mut row: super::Cells) -> Result<ResultRow> {
+    Ok(ResultRow {
+        item_id: row.parse()?,
+        version: row.number()?,
+        actor: Actor { actor_type: row.parse()?, id: row.opt_text()? },
+        result: row.json()?,
+        created_at: row.time()?,
+        edited_from: row.opt_number()?,
+    })
 }

@@ -49,6 +49,8 @@ pub(crate) struct Statements {
     pub(crate) insert_results: &'static str,
     /// The latest results of items (1: ids): item, version, actor type and id, result, time.
     pub(crate) results: &'static str,
+    /// All results of an item (1), the oldest first: the same columns.
+    pub(crate) result_versions: &'static str,
 
     // parts
     /// The parts of an item (1) by key and seq: key, seq, status, checksum, bytes, errors, agent, fence,

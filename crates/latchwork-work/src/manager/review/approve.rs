@@ -132,6 +132,7 @@ impl WorkClient {
         let answer: Answer<Approved> = transact!(manager, session => {
             once!(session, &key, {
                 let order = session.lock_order(approval.order).await?;
+                self.check_version(&order)?;
                 if let Err(error) = check_state(order.state) {
                     return Err(decision(&order, "approved").unwrap_or(error));
                 }

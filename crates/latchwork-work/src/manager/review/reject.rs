@@ -128,6 +128,7 @@ impl WorkClient {
     ) -> Result<Order> {
         let (now, tables) = (session.now(), self.manager.tables());
         let order = session.lock_order(rejection.order).await?;
+        self.check_version(&order)?;
         if order.state != OrderState::Submitted {
             let reason = "only an order that waits for approval is rejected";
             let state = ErrorKind::OrderState { state: order.state, reason };

@@ -207,6 +207,8 @@ pub(super) const STATEMENTS: Statements = Statements {
          ON r.item_id = i.id AND r.version = i.results WHERE i.id IN ",
         ids!(1)
     ),
+    result_versions: "SELECT item_id, version, actor_type, actor_id, result, created_at, edited_from \
+        FROM latchwork_work_result WHERE item_id = $1 ORDER BY version",
 
     parts: "SELECT part_key, seq, status, checksum, bytes, errors, agent, fence, submitted_at \
         FROM latchwork_work_part WHERE item_id = $1 ORDER BY part_key, seq",
