@@ -81,12 +81,31 @@ pub struct ItemDetails {
 pub struct ItemResult {
     /// Which version, from 1.
     pub version: u32,
-    /// Who submitted it.
+    /// Who submitted it, or edited it.
     pub actor: Actor,
     /// The result.
     pub result: Value,
     /// When.
     pub created_at: DateTime<Utc>,
+    /// The version that a reviewer edited; none for an agent's own result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edited_from: Option<u32>,
+}
+
+/// All versions of an item's result.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ItemResults {
+    /// The oldest first: those of its agents, and those of reviewers beside them.
+    pub results: Vec<ItemResult>,
+}
+
+/// Items of an order, with their inputs and latest results.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ItemDetailsPage {
+    /// In the order of the plan.
+    pub items: Vec<ItemDetails>,
+    /// The `after` of the next page; none at the end.
+    pub next: Option<String>,
 }
 
 /// A lease as others see it; never its id, which is the agent's secret.
@@ -106,6 +125,28 @@ pub struct LeaseInfo {
     pub last_heartbeat_at: DateTime<Utc>,
     /// Its fence.
     pub fence: u64,
+}
+
+/// A lease of a listing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ListedLease {
+    /// The lease.
+    #[serde(flatten)]
+    pub lease: LeaseInfo,
+    /// The type of the order.
+    #[serde(rename = "type")]
+    pub order_type: String,
+    /// How long it lasts without a heartbeat, by the store's clock.
+    pub remaining_ms: u64,
+}
+
+/// A page of leases.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct LeasePage {
+    /// The leases.
+    pub leases: Vec<ListedLease>,
+    /// The `page[cursor]` of the next page; none at the end.
+    pub next: Option<String>,
 }
 
 /// An item of a listing.
@@ -270,6 +311,13 @@ pub struct SubmitRequest {
     /// Notes for the reviewer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notes: Option<String>,
+}
+
+impl SubmitRequest {
+    /// The result of a leased item, without anything besides.
+    pub fn new(lease: Uuid, result: Value) -> Self {
+        SubmitRequest { lease, result, evidence: None, notes: None }
+    }
 }
 
 /// What a submission did.

@@ -3,27 +3,45 @@
 //! The types stand beside those of the work layer and not on them, so that a client brings no database
 //! along, and so that a change of a table is not a change of the contract.
 
+mod audit;
+mod batch;
+#[cfg(feature = "client")]
+pub mod client;
 mod event;
 mod health;
 mod item;
 mod order;
 mod order_type;
+mod part;
 mod problem;
+mod review;
 mod stats;
 
+pub use audit::{Checkpoint, Checkpoints, Forgotten, ListenerPosition, Listeners, Verification};
+pub use batch::{
+    HeartbeatMany, HeartbeatManyRequest, HeartbeatOutcome, ProposeManyRequest, ProposeOutcome,
+    ProposedMany, SubmitManyRequest, SubmitOutcome, SubmittedMany,
+};
 pub use event::{Actor, Event, EventPage, Seal};
 pub use health::Health;
 pub use item::{
     CheckedOut, CheckoutRequest, Concurrency, FailRequest, Heartbeat, HeldBack, Item, ItemDetails,
-    ItemPage, ItemResult, Lease, LeaseInfo, LeaseRequest, ListedItem, ReleaseRequest,
-    SnoozeRequest, SubmitRequest, Submitted,
+    ItemDetailsPage, ItemPage, ItemResult, ItemResults, Lease, LeaseInfo, LeasePage, LeaseRequest,
+    ListedItem, ListedLease, ReleaseRequest, SnoozeRequest, SubmitRequest, Submitted,
 };
 pub use order::{
-    CloneRequest, CommentRequest, Commented, ListedOrder, Order, OrderDetails, OrderPage, Proposal,
-    Proposed, ReasonRequest,
+    CloneRequest, CommentRequest, ListedOrder, Order, OrderDetails, OrderPage, Plan, PlannedItem,
+    Proposal, Proposed, ReasonRequest, Recorded,
 };
-pub use order_type::{OrderType, OrderTypes, RetryPolicy, TypeSettings};
+pub use order_type::{
+    OrderType, OrderTypes, RetryPolicy, ReviewRule, TransitionTables, TypeSettings,
+};
+pub use part::{FinalizeMode, FinalizeRequest, Part, PartBody, PartRequest, Parts, SubmittedPart};
 pub use problem::{FieldProblem, HTTP_CODES, PROBLEM_JSON, Problem, Problems};
+pub use review::{
+    ApplyLease, ApplyStatus, ApprovalInfo, ApproveRequest, Approved, Change, Diff, Preview,
+    Receipt, ReceiptEvent, RejectRequest, ResultEdit, ReviewError, ReviewStatus,
+};
 pub use stats::{Agent, Agents, StateCount, Stats};
 
 /// The header under which a mutating request has its effect once.

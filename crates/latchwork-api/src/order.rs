@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::{Actor, Event, Item};
+use crate::{Actor, Concurrency, Event, Item};
 
 /// An order: a contract for work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -116,6 +116,20 @@ pub struct Proposal {
     pub unique_states: Vec<String>,
 }
 
+impl Proposal {
+    /// An order of a type, without anything besides.
+    pub fn new(order_type: impl Into<String>, payload: Value) -> Self {
+        Proposal {
+            order_type: order_type.into(),
+            payload,
+            priority: 0,
+            meta: None,
+            unique_key: None,
+            unique_states: Vec::new(),
+        }
+    }
+}
+
 /// The answer to a proposal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Proposed {
@@ -142,16 +156,39 @@ pub struct CloneRequest {
 }
 
 /// A comment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CommentRequest {
     /// A sentence for people.
     pub text: String,
+    /// Anything that belongs to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Value>,
 }
 
-/// The event of a comment.
+/// An event that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Commented {
+pub struct Recorded {
     /// The event.
     pub event_id: Uuid,
+}
+
+/// The items that a proposal would have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Plan {
+    /// The items.
+    pub items: Vec<PlannedItem>,
+}
+
+/// An item that an order would have.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PlannedItem {
+    /// What the agent would be given.
+    pub input: Value,
+    /// How often it would be tried; as the type says unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u16>,
+    /// The limit that it would share with others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<Concurrency>,
 }

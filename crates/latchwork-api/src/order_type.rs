@@ -1,5 +1,7 @@
 //! The types of orders that a server knows.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -41,10 +43,44 @@ pub struct TypeSettings {
     pub failure: Value,
     /// How many items of this type may be leased at a time.
     pub max_leases: Option<u32>,
+    /// What an approval takes.
+    pub review: ReviewRule,
+    /// The parts without which a strict finalize refuses.
+    pub required_parts: Vec<String>,
     /// The largest payload, in bytes of JSON.
     pub max_payload_bytes: u64,
     /// The largest result, in bytes of JSON.
     pub max_result_bytes: u64,
+}
+
+/// What an approval of an order takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReviewRule {
+    /// How many different reviewers must approve.
+    pub approvals: u32,
+    /// So many of them, at least, must have this role.
+    pub roles: BTreeMap<String, u32>,
+    /// Whether the proposer may approve.
+    pub proposer_may_approve: bool,
+    /// Whether an agent may approve that submitted one of the results.
+    pub submitter_may_approve: bool,
+    /// Whether apply makes the preview again and refuses another one.
+    pub exact_preview: bool,
+    /// When a review should be over, counted from `submitted`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u64>,
+    /// The version of the rule that approves without a reviewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_approve: Option<String>,
+}
+
+/// Which state may follow which.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TransitionTables {
+    /// Of orders: each state with those that may follow it.
+    pub orders: BTreeMap<String, Vec<String>>,
+    /// Of items.
+    pub items: BTreeMap<String, Vec<String>>,
 }
 
 /// When an item is tried again. Spans are in milliseconds.

@@ -35,6 +35,24 @@ pub struct Problem {
     /// What would have been allowed: states, names, or types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed: Option<Vec<String>>,
+    /// What has changed since the caller looked, one line for each change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<String>,
+    /// What is missing or in the way, one line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<String>,
+    /// The content version of the order, where another one was named.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_version: Option<u32>,
+    /// The digest of that content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The version of the order, where another one was expected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_version: Option<i64>,
+    /// The position up to which events were pruned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<u64>,
     /// The order that is in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
@@ -42,7 +60,7 @@ pub struct Problem {
 
 /// The codes that only HTTP has, with their meaning, and whether they are temporary. Those of the layers
 /// are the same everywhere.
-pub const HTTP_CODES: [(&str, &str, bool); 9] = [
+pub const HTTP_CODES: [(&str, &str, bool); 11] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
     ("unauthorized", "the request has a token that the server cannot accept", false),
@@ -51,6 +69,8 @@ pub const HTTP_CODES: [(&str, &str, bool); 9] = [
     ("unsupported_media_type", "the body is not declared as JSON", false),
     ("not_found", "there is nothing at this path", false),
     ("method_not_allowed", "the path has no such method", false),
+    ("server_unreachable", "the server cannot be reached, or did not answer in time", true),
+    ("unreadable_answer", "the answer is none of a Latchwork server of this version", false),
     ("too_many_waiting", "too many long polls and streams wait at the server", true),
 ];
 

@@ -58,6 +58,18 @@ impl Caller {
         Err(ApiError::new(403, "forbidden", detail).allowed(self.scope().types()))
     }
 
+    /// Refuses a caller with limits what shows or concerns the orders of all types.
+    pub(crate) fn require_all_types(&self) -> Result<(), ApiError> {
+        match self.scope().types() {
+            None => Ok(()),
+            types => {
+                let detail =
+                    "the token is limited to some order types, and this concerns all of them";
+                Err(ApiError::new(403, "forbidden", detail).allowed(types))
+            }
+        }
+    }
+
     /// Refuses a key that the caller names and may not use.
     pub(crate) fn require_key(&self, key: &str) -> Result<(), ApiError> {
         if self.scope().allows_key(key) {

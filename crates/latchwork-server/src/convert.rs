@@ -1,11 +1,48 @@
 //! What the work layer says, in the words of the HTTP contract.
 
+mod review;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use latchwork_api as api;
 use latchwork_work as work;
 use latchwork_work::{ItemCounts, ItemState};
+
+pub(crate) use review::{
+    apply_status, approval, approved, part, preview, receipt, rejection, submission, submitted,
+    submitted_part, verification,
+};
+
+use crate::error::ApiError;
+
+pub(crate) fn proposal(wanted: api::Proposal) -> Result<work::Proposal, ApiError> {
+    let states = wanted.unique_states.iter().map(|state| state.parse());
+    Ok(work::Proposal {
+        order_type: wanted.order_type,
+        payload: wanted.payload,
+        priority: wanted.priority,
+        meta: wanted.meta,
+        unique_key: wanted.unique_key,
+        unique_states: states.collect::<Result<_, _>>()?,
+    })
+}
+
+pub(crate) fn proposed(proposed: work::Proposed) -> api::Proposed {
+    api::Proposed { order: order(proposed.order), existing: proposed.existing }
+}
+
+pub(crate) fn planned(item: work::PlannedItem<serde_json::Value>) -> api::PlannedItem {
+    api::PlannedItem {
+        input: item.input,
+        max_attempts: item.max_attempts,
+        concurrency: item.concurrency.map(concurrency),
+    }
+}
+
+fn concurrency(limit: work::Concurrency) -> api::Concurrency {
+    api::Concurrency { key: limit.key, limit: limit.limit, ordered: limit.ordered }
+}
 
 pub(crate) fn order(order: work::Order) -> api::Order {
     api::Order {
@@ -58,11 +95,7 @@ pub(crate) fn item(item: work::Item) -> api::Item {
         attempts: item.attempts,
         max_attempts: item.max_attempts,
         available_at: item.available_at,
-        concurrency: item.concurrency.map(|limit| api::Concurrency {
-            key: limit.key,
-            limit: limit.limit,
-            ordered: limit.ordered,
-        }),
+        concurrency: item.concurrency.map(concurrency),
         fence: item.fence,
         leased_at: item.leased_at,
         accepted_at: item.accepted_at,
@@ -76,13 +109,34 @@ pub(crate) fn item_details(found: work::ItemDetails) -> api::ItemDetails {
     api::ItemDetails {
         item: item(found.item),
         input: found.input,
-        result: found.result.map(|result| api::ItemResult {
-            version: result.version,
-            actor: actor(result.actor),
-            result: result.result,
-            created_at: result.created_at,
-        }),
+        result: found.result.map(item_result),
         lease: found.lease.map(lease_info),
+    }
+}
+
+pub(crate) fn item_result(result: work::ItemResult) -> api::ItemResult {
+    api::ItemResult {
+        version: result.version,
+        actor: actor(result.actor),
+        result: result.result,
+        created_at: result.created_at,
+        edited_from: result.edited_from,
+    }
+}
+
+pub(crate) fn listed_lease(listed: work::ListedLease) -> api::ListedLease {
+    api::ListedLease {
+        lease: lease_info(listed.lease),
+        order_type: listed.order_type,
+        remaining_ms: millis(listed.remaining),
+    }
+}
+
+pub(crate) fn heartbeat(beat: work::Heartbeat) -> api::Heartbeat {
+    api::Heartbeat {
+        id: beat.id.as_uuid(),
+        expires_at: beat.expires_at,
+        heartbeat_every_ms: millis(beat.heartbeat_every),
     }
 }
 
@@ -162,6 +216,20 @@ pub(crate) fn order_type(known: &work::RegisteredType) -> api::OrderType {
             },
             failure: serde_json::to_value(settings.failure).unwrap_or_default(),
             max_leases: settings.max_leases,
+            review: api::ReviewRule {
+                approvals: settings.review.approvals,
+                roles: settings.review.roles.clone(),
+                proposer_may_approve: settings.review.proposer_may_approve,
+                submitter_may_approve: settings.review.submitter_may_approve,
+                exact_preview: settings.review.exact_preview,
+                deadline_ms: settings.review.deadline.as_ref().map(|due| millis(due.after)),
+                auto_approve: settings
+                    .review
+                    .auto_approve
+                    .as_ref()
+                    .map(|rule| rule.version.clone()),
+            },
+            required_parts: settings.parts.required.clone(),
             max_payload_bytes: settings.max_payload_bytes as u64,
             max_result_bytes: settings.max_result_bytes as u64,
         },

@@ -46,6 +46,16 @@ impl ApiError {
         self
     }
 
+    /// Whether the server could not serve, whatever the request was.
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.problem.status >= 500
+    }
+
+    /// The document, as one entry of a larger answer.
+    pub(crate) fn into_problem(self) -> Problem {
+        *self.problem
+    }
+
     /// The document, as it is sent.
     pub(crate) fn render(mut self, request_id: &str) -> Response {
         self.problem.request_id = Some(request_id.to_owned());
@@ -79,12 +89,18 @@ impl IntoResponse for ApiError {
 fn status_of(code: &str) -> u16 {
     match code {
         "invalid_argument" | "unknown_name" | "invalid_key" => 400,
-        "lease_foreign" => 403,
+        "lease_foreign" | "reviewer_refused" => 403,
         "order_not_found" | "item_not_found" => 404,
         "illegal_transition"
         | "lease_expired"
         | "conflict"
         | "order_state"
+        | "not_ready"
+        | "content_changed"
+        | "decided"
+        | "parts_incomplete"
+        | "no_receipt"
+        | "not_sealed"
         | "unique_conflict"
         | "idempotency_in_flight" => 409,
         "events_pruned" => 410,
@@ -93,6 +109,8 @@ fn status_of(code: &str) -> u16 {
         "order_type_not_found"
         | "payload_invalid"
         | "result_invalid"
+        | "part_invalid"
+        | "part_limit"
         | "plan_empty"
         | "idempotency_conflict" => 422,
         "work_store_unavailable" => 503,
@@ -138,6 +156,21 @@ impl From<latchwork_work::Error> for ApiError {
             ErrorKind::ResultInvalid { violations, .. } => {
                 problem.errors = fields("/result", violations);
             }
+            ErrorKind::PartInvalid { violations, .. } => {
+                problem.errors = fields("/payload", violations);
+            }
+            ErrorKind::NotReady { violations, .. } => problem.errors = fields("", violations),
+            ErrorKind::PartsIncomplete { problems, .. } => problem.missing = problems.clone(),
+            ErrorKind::ContentChanged { version, digest, changes, .. } => {
+                problem.changes = changes.clone();
+                problem.content_version = Some(*version);
+                problem.digest = Some(digest.clone());
+            }
+            ErrorKind::Decided { state, .. } => {
+                problem.current_state = Some(state.as_str().to_owned());
+            }
+            ErrorKind::VersionMismatch { current, .. } => problem.current_version = Some(*current),
+            ErrorKind::EventsPruned { checkpoint, .. } => problem.checkpoint = Some(*checkpoint),
             ErrorKind::UniqueConflict { existing, .. } => {
                 problem.existing = Some(existing.to_string());
             }

@@ -9,7 +9,7 @@ use latchwork_api as api;
 use latchwork_api::Problems;
 use latchwork_lock::{Clock as _, SystemClock};
 use latchwork_work::query::ItemQuery;
-use latchwork_work::{Checkout, Failure, ItemId, LeaseId, OrderId, Submission};
+use latchwork_work::{Checkout, Failure, ItemId, LeaseId, OrderId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -132,11 +132,7 @@ async fn heartbeat(
     Json(request): Json<api::LeaseRequest>,
 ) -> Result<Answer<api::Heartbeat>, ApiError> {
     let beat = caller.client(&app).heartbeat(LeaseId::from_uuid(request.lease)).await?;
-    Ok(Answer(api::Heartbeat {
-        id: beat.id.as_uuid(),
-        expires_at: beat.expires_at,
-        heartbeat_every_ms: convert::millis(beat.heartbeat_every),
-    }))
+    Ok(Answer(convert::heartbeat(beat)))
 }
 
 /// Submits the result of an item, and ends the lease.
@@ -150,20 +146,8 @@ async fn submit(
     Json(request): Json<api::SubmitRequest>,
 ) -> Result<Response, ApiError> {
     let client = caller.client(&app);
-    let submission = Submission {
-        lease: LeaseId::from_uuid(request.lease),
-        result: request.result,
-        evidence: request.evidence,
-        notes: request.notes,
-    };
-    let done = client.submit(submission).await?;
-    let body = api::Submitted {
-        item_id: done.item_id.as_uuid(),
-        order_id: done.order_id.as_uuid(),
-        state: done.state.as_str().to_owned(),
-        result_version: done.result_version,
-    };
-    Ok(marked(&client, Answer(body)))
+    let done = client.submit(convert::submission(request)).await?;
+    Ok(marked(&client, Answer(convert::submitted(done))))
 }
 
 /// Gives a lease back; the attempt does not count.

@@ -1,12 +1,18 @@
 //! The routes, one file a resource.
 
 mod agents;
+mod audit;
+mod batch;
+mod contents;
 mod docs;
 mod events;
 mod health;
 mod items;
+mod links;
 mod order_types;
 mod orders;
+mod parts;
+mod review;
 mod stats;
 
 use axum::Router;
@@ -37,7 +43,7 @@ struct Description;
 /// tokens yet.
 pub fn router(app: App) -> Router {
     let settings = app.settings.clone();
-    let (api, description) = described().split_for_parts();
+    let (api, description) = split();
     api.merge(docs::routes(&description))
         .fallback(not_found)
         .layer(from_fn_with_state(app.clone(), access::check))
@@ -49,7 +55,13 @@ pub fn router(app: App) -> Router {
 
 /// The description of the API: OpenAPI 3.1.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    described().split_for_parts().1
+    split().1
+}
+
+fn split() -> (Router<App>, utoipa::openapi::OpenApi) {
+    let (api, mut description) = described().split_for_parts();
+    links::add(&mut description);
+    (api, description)
 }
 
 fn described() -> OpenApiRouter<App> {
@@ -57,6 +69,11 @@ fn described() -> OpenApiRouter<App> {
         .merge(health::routes())
         .merge(orders::routes())
         .merge(items::routes())
+        .merge(contents::routes())
+        .merge(parts::routes())
+        .merge(review::routes())
+        .merge(batch::routes())
+        .merge(audit::routes())
         .merge(events::routes())
         .merge(order_types::routes())
         .merge(stats::routes())
@@ -70,8 +87,12 @@ async fn not_found(uri: Uri) -> ApiError {
 
 /// Marks an answer that is that of an earlier request with the same key.
 fn marked(client: &WorkClient, answer: impl IntoResponse) -> Response {
+    replayed(client.was_replayed(), answer)
+}
+
+fn replayed(replayed: bool, answer: impl IntoResponse) -> Response {
     let mut response = answer.into_response();
-    if client.was_replayed() {
+    if replayed {
         let name = HeaderName::from_static(IDEMPOTENT_REPLAYED);
         response.headers_mut().insert(name, HeaderValue::from_static("true"));
     }

@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode, header};
 use latchwork_api as api;
 use latchwork_api::Problems;
 use latchwork_work::query::{OrderFilter, OrderQuery};
-use latchwork_work::{Order, OrderId, Proposal};
+use latchwork_work::{EventNote, EventType, Order, OrderId};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -22,6 +22,7 @@ use crate::page::page;
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(list, propose))
+        .routes(routes!(plan))
         .routes(routes!(show))
         .routes(routes!(timeline))
         .routes(routes!(requeue))
@@ -76,18 +77,23 @@ async fn propose(
     Json(wanted): Json<api::Proposal>,
 ) -> Result<Response, ApiError> {
     caller.require_type(&wanted.order_type)?;
-    let states = wanted.unique_states.iter().map(|state| state.parse());
-    let proposal = Proposal {
-        order_type: wanted.order_type,
-        payload: wanted.payload,
-        priority: wanted.priority,
-        meta: wanted.meta,
-        unique_key: wanted.unique_key,
-        unique_states: states.collect::<Result<_, _>>()?,
-    };
+    let proposal = convert::proposal(wanted)?;
     let client = caller.client(&app);
     let proposed = client.propose(proposal).await?;
     Ok(marked(&client, made(proposed)))
+}
+
+/// The items that an order would have; nothing is stored.
+#[utoipa::path(post, path = "/v1/orders/plan", operation_id = "plan", tag = "orders",
+    request_body = api::Proposal, responses((status = 200, body = api::Plan), Problems))]
+async fn plan(
+    State(app): State<App>,
+    caller: Caller,
+    Json(wanted): Json<api::Proposal>,
+) -> Result<Answer<api::Plan>, ApiError> {
+    caller.require_type(&wanted.order_type)?;
+    let items = caller.client(&app).plan(&convert::proposal(wanted)?).await?;
+    Ok(Answer(api::Plan { items: items.into_iter().map(convert::planned).collect() }))
 }
 
 /// An order with its payload and the states of its items. Its ETag is its version.
@@ -220,11 +226,14 @@ async fn clone(
     Ok(marked(&client, made(proposed)))
 }
 
-/// Leaves a comment on an order.
+/// Leaves a comment on an order: a sentence, and what belongs to it.
+///
+/// It is the one event that a caller may record by itself. The others are written by the operations that
+/// they tell of, since receipts rest on them.
 #[utoipa::path(post, path = "/v1/orders/{id}/comments", operation_id = "comment", tag = "orders",
     params(("id" = uuid::Uuid, Path, description = "The order")),
     request_body = api::CommentRequest,
-    responses((status = 201, body = api::Commented), Problems))]
+    responses((status = 201, body = api::Recorded), Problems))]
 async fn comment(
     State(app): State<App>,
     caller: Caller,
@@ -233,16 +242,19 @@ async fn comment(
 ) -> Result<Response, ApiError> {
     caller.require_order(&app, id).await?;
     let client = caller.client(&app);
-    let event_id = client.comment(id, request.text).await?.as_uuid();
-    Ok(marked(&client, (StatusCode::CREATED, Answer(api::Commented { event_id }))))
+    let event = client.record_order_event(id, EventType::Commented, note_of(request)).await?;
+    Ok(marked(&client, (StatusCode::CREATED, Answer(api::Recorded { event_id: event.as_uuid() }))))
+}
+
+pub(super) fn note_of(request: api::CommentRequest) -> EventNote {
+    EventNote { message: Some(request.text), payload: request.payload, diff: None }
 }
 
 fn made(proposed: latchwork_work::Proposed) -> Response {
     let status = if proposed.existing { StatusCode::OK } else { StatusCode::CREATED };
     let version = proposed.order.version;
     let location = HeaderValue::from_str(&format!("/v1/orders/{}", proposed.order.id));
-    let order = convert::order(proposed.order);
-    let body = Answer(api::Proposed { order, existing: proposed.existing });
+    let body = Answer(convert::proposed(proposed));
     let mut response = tagged(version, (status, body));
     if let Ok(location) = location {
         response.headers_mut().insert(header::LOCATION, location);
@@ -250,11 +262,11 @@ fn made(proposed: latchwork_work::Proposed) -> Response {
     response
 }
 
-fn changed(order: Order) -> Response {
+pub(super) fn changed(order: Order) -> Response {
     tagged(order.version, Answer(convert::order(order)))
 }
 
-fn tagged(version: i64, body: impl IntoResponse) -> Response {
+pub(super) fn tagged(version: i64, body: impl IntoResponse) -> Response {
     let mut response = body.into_response();
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{version}\"")) {
         response.headers_mut().insert(header::ETAG, tag);

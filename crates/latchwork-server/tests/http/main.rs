@@ -1,8 +1,13 @@
-//! The router as a client sees it, on SQLite. One test binary, so that it links once.
+//! The router as a client sees it, on SQLite and PostgreSQL. One test binary, so that it links once.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod batch;
 mod browsers;
+mod client;
+mod idempotency;
+mod parts;
+mod review;
 mod server;
 mod support;
 mod work;

@@ -4,21 +4,27 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{HeaderMap, Request, StatusCode};
 use latchwork_server::{App, Settings, Shutdown, router};
-use latchwork_work::{DynamicOrderType, OrderTypes, PlannedItem, WorkManager};
+use latchwork_work::{
+    Diff, DynamicOrderType, OrderContent, OrderTypes, PartSettings, PlannedItem, RetryPolicy,
+    ReviewSettings, TypeSettings, WorkManager,
+};
 use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tower::ServiceExt as _;
 
 pub(crate) struct Fixture {
     pub(crate) work: WorkManager,
     pub(crate) router: Router,
     pub(crate) shutdown: Shutdown,
-    _dir: tempfile::TempDir,
+    pub(crate) url: String,
+    _dir: Option<tempfile::TempDir>,
 }
 
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+    pub(crate) text: String,
 }
 
 impl Answer {
@@ -51,21 +57,60 @@ impl Fixture {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let url = format!("sqlite://{}", dir.path().join("work.db").display());
-        let split = |payload: &Value| {
-            let texts = payload["texts"].as_array().into_iter().flatten();
-            Ok(texts.map(|text| PlannedItem::new(text.clone())).collect())
+        Self::at(url, Some(dir)).await
+    }
+
+    /// On a schema of its own. A missing server is named on a laptop, and a failure in CI.
+    pub(crate) async fn postgres() -> Option<Self> {
+        let Ok(server) = std::env::var("LATCHWORK_TEST_POSTGRES") else {
+            assert!(std::env::var_os("CI").is_none(), "no server: `scripts/services up postgres`");
+            println!("skipped: LATCHWORK_TEST_POSTGRES is not set");
+            return None;
         };
-        let text = DynamicOrderType::new("translation")
-            .payload_schema(json!({"type": "object", "required": ["texts"],
-                "properties": {"texts": {"type": "array", "items": {"type": "string"}}}}))
-            .result_schema(json!({"type": "string", "minLength": 1}))
-            .plan(split);
-        let mut types = OrderTypes::new();
-        types.add_dynamic(text).expect("legal");
-        let work = WorkManager::builder(types).connect(&url).await.expect("a store");
+        let name = format!("http_{}", uuid::Uuid::now_v7().simple());
+        let mut admin = PgConnection::connect(&server).await.expect("the server is there");
+        let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA {name}")));
+        made.execute(&mut admin).await.expect("a schema");
+        Some(Self::at(format!("{server}?options[search_path]={name}"), None).await)
+    }
+
+    /// Another server on the same database.
+    pub(crate) async fn again(first: &Fixture) -> Self {
+        Self::at(first.url.clone(), None).await
+    }
+
+    async fn at(url: String, dir: Option<tempfile::TempDir>) -> Self {
+        let work = WorkManager::builder(types()).connect(&url).await.expect("a store");
         let shutdown = Shutdown::new();
         let router = router(App::new(work.clone(), Settings::default(), &shutdown));
-        Fixture { work, router, shutdown, _dir: dir }
+        Fixture { work, router, shutdown, url, _dir: dir }
+    }
+
+    /// Applies what is approved.
+    pub(crate) async fn apply(&self) {
+        let worker = self.work.apply_worker("worker").expect("legal");
+        while worker.apply_next().await.expect("applied").is_some() {}
+    }
+
+    /// An order of a type whose results are in, and the ids of its items.
+    pub(crate) async fn submitted(&self, order_type: &str, texts: &[&str]) -> (String, Vec<Value>) {
+        let body = json!({"type": order_type, "payload": {"texts": texts}});
+        let order = self.post_as("/v1/orders", body, &[ADA]).await.ok()["order"]["id"].clone();
+        self.hand_in(&order, |input| json!(format!("{}!", input.as_str().expect("a text")))).await;
+        let path = format!("/v1/orders/{}", order.as_str().expect("an id"));
+        let items = self.get(&format!("{path}/items")).await.ok();
+        let ids = items["items"].as_array().expect("items").iter();
+        (path, ids.map(|found| found["item"]["id"].clone()).collect())
+    }
+
+    /// Leases the items of an order and submits a result for each.
+    pub(crate) async fn hand_in(&self, order: &Value, result: impl Fn(&Value) -> Value) {
+        let got = json!({"order": order, "limit": 100});
+        let got = self.post_as("/v1/items/checkout", got, &[AGENT]).await.ok();
+        for lease in got["leases"].as_array().expect("leases") {
+            let body = json!({"lease": lease["id"], "result": result(&lease["input"])});
+            self.post_as("/v1/items/submit", body, &[AGENT]).await.ok();
+        }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
@@ -73,7 +118,8 @@ impl Fixture {
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 16 << 20).await.expect("a body");
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
-        Answer { status: parts.status, headers: parts.headers, body }
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        Answer { status: parts.status, headers: parts.headers, body, text }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
@@ -103,8 +149,77 @@ impl Fixture {
     }
 }
 
+/// The types of all tests.
+fn types() -> OrderTypes {
+    let split = |payload: &Value| {
+        let texts = payload["texts"].as_array().into_iter().flatten();
+        Ok(texts.map(|text| PlannedItem::new(text.clone())).collect())
+    };
+    let schema = json!({"type": "object", "required": ["texts"],
+        "properties": {"texts": {"type": "array", "items": {"type": "string"}}}});
+    let text = |name: &str| {
+        DynamicOrderType::new(name)
+            .payload_schema(schema.clone())
+            .result_schema(json!({"type": "string", "minLength": 1}))
+            .plan(split)
+    };
+    // Two reviewers, and a preview that says what apply does.
+    let published = |order: &OrderContent| {
+        let texts: Vec<_> = order.items.iter().map(|item| item.result.clone()).collect();
+        Diff::between(json!([]), json!(texts)).summary("texts are published")
+    };
+    let review = ReviewSettings { approvals: 2, ..ReviewSettings::default() };
+    let page = text("page")
+        .settings(TypeSettings { review, ..TypeSettings::default() })
+        .preview(move |order| Box::pin(async move { Ok(Some(published(order))) }))
+        .apply(move |order, _| Box::pin(async move { Ok(published(order)) }));
+    let parts = PartSettings {
+        required: vec!["title".to_owned()],
+        schemas: [
+            ("title".to_owned(), json!({"type": "string", "minLength": 1})),
+            ("pages".to_owned(), json!({"type": "string"})),
+        ]
+        .into(),
+        max_parts: 4,
+        ..PartSettings::default()
+    };
+    let retry = RetryPolicy { max_attempts: 1, ..RetryPolicy::default() };
+    let article = DynamicOrderType::new("article")
+        .settings(TypeSettings { parts, retry, ..TypeSettings::default() })
+        .result_schema(json!({"type": "object", "required": ["title"]}));
+    let mut types = OrderTypes::new();
+    for one in [text("translation"), page, article] {
+        types.add_dynamic(one).expect("legal");
+    }
+    types
+}
+
+/// One test on SQLite and one on PostgreSQL.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(crate::support::Fixture::new().await).await;
+            })*
+        }
+        mod postgres {
+            $(#[tokio::test]
+            async fn $name() {
+                if let Some(f) = crate::support::Fixture::postgres().await {
+                    super::$name(f).await;
+                }
+            })*
+        }
+    };
+}
+pub(crate) use on_both;
+
 pub(crate) fn request(method: &str, path: &str) -> http::request::Builder {
     Request::builder().method(method).uri(path).header("host", "localhost:8420")
 }
 
 pub(crate) const AGENT: (&str, &str) = ("latchwork-actor", "agent:a-1");
+pub(crate) const ADA: (&str, &str) = ("latchwork-actor", "user:ada");
+pub(crate) const BOB: (&str, &str) = ("latchwork-actor", "user:bob");
+pub(crate) const CY: (&str, &str) = ("latchwork-actor", "user:cy");

@@ -141,7 +141,7 @@ async fn refusals_name_what_is_wrong() {
     f.post("/v1/stats", json!({})).await.refused(405, "method_not_allowed");
     let unknown = f.post("/v1/orders", json!({"type": "x", "payload": 1})).await;
     unknown.refused(422, "order_type_not_found");
-    assert_eq!(unknown.body["allowed"], json!(["translation"]));
+    assert_eq!(unknown.body["allowed"], json!(["article", "page", "translation"]));
     let wrong =
         f.post("/v1/orders", json!({"type": "translation", "payload": {"texts": [1]}})).await;
     wrong.refused(422, "payload_invalid");
