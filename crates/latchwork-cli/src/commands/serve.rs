@@ -64,12 +64,15 @@ impl Serve {
         let maintenance =
             Maintenance::new(work.clone(), locks.clone(), MaintenanceSettings::default());
         let maintenance = tokio::spawn(maintenance.run());
+        let worker = work.apply_worker(format!("serve-{}", std::process::id()))?;
+        let applying = tokio::spawn(worker.run());
 
         let shutdown = Shutdown::new();
         let app = App::new(work.clone(), Settings::default(), &shutdown);
         tokio::spawn(end_at_a_signal(shutdown.clone()));
         out(&greeting(address, &shown));
         let served = serve(listener, router(app), &shutdown).await;
+        applying.abort();
         maintenance.abort();
         locks.close().await;
         work.close().await;

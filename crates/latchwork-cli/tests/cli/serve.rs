@@ -7,13 +7,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Place, latchwork};
 
-struct Server {
+pub(crate) struct Server {
     child: Child,
     greeting: Vec<String>,
 }
 
 impl Server {
-    fn start(place: &Place) -> Self {
+    pub(crate) fn start(place: &Place) -> Self {
         let mut command = latchwork();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(place.path("data"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -27,7 +27,14 @@ impl Server {
         Server { child, greeting }
     }
 
-    fn end(mut self) {
+    /// Where it listens, as it says itself.
+    pub(crate) fn address(&self) -> &str {
+        let line = &self.greeting[0];
+        let address = &line[line.find("http").expect("an address")..];
+        address.split([',', ' ']).next().expect("an address")
+    }
+
+    pub(crate) fn end(mut self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("it runs");
         assert!(self.child.wait().expect("it ends").success());

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 
-use latchwork::work::{DynamicOrderType, PlannedItem};
+use latchwork::work::{Diff, DynamicOrderType, OrderContent, PlannedItem};
 use serde_json::{Value, json};
 
-/// The sample: an order of names, an item for each, and a greeting as its result.
+/// The sample: an order of names, an item for each, and a greeting as its result. Somebody other than the
+/// proposer approves it; what is applied is the list of greetings, which the preview shows before.
 pub(super) fn order_type() -> DynamicOrderType {
     let split = |payload: &Value| {
         let names = payload["names"].as_array().into_iter().flatten();
@@ -23,6 +24,16 @@ pub(super) fn order_type() -> DynamicOrderType {
             "properties": {"text": {"type": "string", "minLength": 1}}}),
         )
         .plan(split)
+        .preview(|order| Box::pin(async move { Ok(Some(greetings(order))) }))
+        .apply(|order, _| Box::pin(async move { Ok(greetings(order)) }))
+}
+
+/// What an order of greetings changes: nobody is greeted before, everybody after.
+fn greetings(order: &OrderContent) -> Diff {
+    let said = order.items.iter().map(|item| item.result["text"].clone());
+    let said: Vec<_> = said.collect();
+    let summary = format!("{} greeted", said.len());
+    Diff::between(json!([]), json!(said)).summary(summary)
 }
 
 /// Three commands that work as printed.

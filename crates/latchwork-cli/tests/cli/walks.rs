@@ -1,0 +1,49 @@
+//! The walks of `examples/http` against the real server.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::serve::Server;
+use crate::support::Place;
+
+/// Runs a walk, and gives what it said.
+fn walk(server: &Server, file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(file);
+    let mut command = Command::new(path);
+    let output = command.arg(server.address()).env_remove("LATCHWORK_TOKEN").output();
+    let output = output.expect("it runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{file}: {said}{wrong}");
+    said
+}
+
+#[test]
+fn an_order_goes_all_the_way_by_curl_alone() {
+    let place = Place::new();
+    let server = Server::start(&place);
+    let said = walk(&server, "walk.sh");
+    assert!(said.contains("the reviewer sends it back") && said.contains("all the way"), "{said}");
+    // Twice: a walk leaves nothing behind that is in the way of the next one.
+    walk(&server, "walk.sh");
+    server.end();
+}
+
+#[test]
+fn an_order_goes_all_the_way_by_python_alone() {
+    let place = Place::new();
+    let server = Server::start(&place);
+    let said = walk(&server, "walk.py");
+    assert!(said.contains("done again") && said.contains("receipt"), "{said}");
+    server.end();
+}
+
+#[test]
+fn a_walk_says_what_went_wrong() {
+    for file in ["walk.sh", "walk.py"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(file);
+        let output = Command::new(path).arg("http://127.0.0.1:1").output().expect("it runs");
+        let wrong = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && wrong.contains("cannot be reached"), "{wrong}");
+    }
+}
