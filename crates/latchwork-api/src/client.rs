@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Every operation is a [`Call`]: await it, or give it a key, a version or a timeout first.
+//! Every operation is an [`ApiCall`]: await it, or give it a key, a version or a timeout first.
 
 mod call;
 mod error;
@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 
-pub use call::{Call, Reply};
+pub use call::{ApiCall, Reply};
 pub use error::{Error, ErrorKind, Result};
 pub use stream::{EventStream, EventsWanted};
 

@@ -23,7 +23,7 @@ use crate::{ACTOR, IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, PROBLEM_JSON, Problem};
 /// sent again.
 #[must_use = "a call does nothing unless it is awaited"]
 #[derive(Debug)]
-pub struct Call<T> {
+pub struct ApiCall<T> {
     client: Client,
     method: Method,
     path: String,
@@ -40,13 +40,13 @@ pub struct Reply<T> {
     pub value: T,
     /// Whether it is that of an earlier request with the same key.
     pub replayed: bool,
-    /// The version of the order, for [`Call::if_version`].
+    /// The version of the order, for [`ApiCall::if_version`].
     pub version: Option<i64>,
     /// The request's id, as in the server's log.
     pub request_id: Option<String>,
 }
 
-impl<T> Call<T> {
+impl<T> ApiCall<T> {
     /// The server does it once, however often it is sent with this key by the same caller.
     pub fn key(self, key: &str) -> Self {
         self.with(IDEMPOTENCY_KEY, "key", key)
@@ -81,7 +81,7 @@ impl<T> Call<T> {
     }
 }
 
-impl<T: DeserializeOwned> Call<T> {
+impl<T: DeserializeOwned> ApiCall<T> {
     /// Sends it, and gives the answer with what came with it.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl<T: DeserializeOwned> Call<T> {
     }
 }
 
-impl<T: DeserializeOwned + Send + 'static> IntoFuture for Call<T> {
+impl<T: DeserializeOwned + Send + 'static> IntoFuture for ApiCall<T> {
     type Output = Result<T>;
     type IntoFuture = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
@@ -122,7 +122,7 @@ impl<T: DeserializeOwned + Send + 'static> IntoFuture for Call<T> {
 }
 
 impl Client {
-    pub(super) fn get<T>(&self, path: impl Into<String>) -> Call<T> {
+    pub(super) fn get<T>(&self, path: impl Into<String>) -> ApiCall<T> {
         self.call(Method::GET, path.into(), Ok(None))
     }
 
@@ -131,20 +131,20 @@ impl Client {
         &self,
         path: &str,
         pairs: impl IntoIterator<Item = (N, V)>,
-    ) -> Call<T> {
+    ) -> ApiCall<T> {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(pairs).finish();
         let mark = if query.is_empty() { "" } else { "?" };
         self.get(format!("{path}{mark}{query}"))
     }
 
-    pub(super) fn post<T>(&self, path: impl Into<String>, body: &impl Serialize) -> Call<T> {
+    pub(super) fn post<T>(&self, path: impl Into<String>, body: &impl Serialize) -> ApiCall<T> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Error::invalid("request", format!("it cannot be written: {error}")));
         self.call(Method::POST, path.into(), body.map(Some))
     }
 
-    fn call<T>(&self, method: Method, path: String, body: Result<Option<Vec<u8>>>) -> Call<T> {
-        Call {
+    fn call<T>(&self, method: Method, path: String, body: Result<Option<Vec<u8>>>) -> ApiCall<T> {
+        ApiCall {
             client: self.clone(),
             method,
             path,

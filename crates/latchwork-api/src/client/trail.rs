@@ -1,7 +1,7 @@
 //! The audit trail, its listeners, and the server's health.
 
 use super::orders::segment;
-use super::{Call, Client};
+use super::{ApiCall, Client};
 use crate::{Checkpoints, EventPage, Forgotten, Health, Listeners, Verification};
 
 impl Client {
@@ -9,33 +9,33 @@ impl Client {
     pub fn events<N: AsRef<str>, V: AsRef<str>>(
         &self,
         query: impl IntoIterator<Item = (N, V)>,
-    ) -> Call<EventPage> {
+    ) -> ApiCall<EventPage> {
         self.find("/v1/events", query)
     }
 
     /// Checks the whole trail.
-    pub fn verify(&self) -> Call<Verification> {
+    pub fn verify(&self) -> ApiCall<Verification> {
         self.get("/v1/audit/verify")
     }
 
     /// Where the chains of orders stood whose events were pruned.
-    pub fn checkpoints(&self) -> Call<Checkpoints> {
+    pub fn checkpoints(&self) -> ApiCall<Checkpoints> {
         self.get("/v1/audit/checkpoints")
     }
 
     /// How far each named listener has come.
-    pub fn listeners(&self) -> Call<Listeners> {
+    pub fn listeners(&self) -> ApiCall<Listeners> {
         self.get("/v1/listeners")
     }
 
     /// Forgets how far a named listener has come.
-    pub fn forget_listener(&self, name: &str) -> Call<Forgotten> {
+    pub fn forget_listener(&self, name: &str) -> ApiCall<Forgotten> {
         let path = format!("/v1/listeners/{}/forget", segment(name));
         self.post(path, &serde_json::json!({}))
     }
 
     /// Whether the server can serve.
-    pub fn ready(&self) -> Call<Health> {
+    pub fn ready(&self) -> ApiCall<Health> {
         self.get("/readyz")
     }
 }

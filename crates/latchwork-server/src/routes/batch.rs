@@ -54,7 +54,7 @@ async fn propose_many(
             Ok(proposal) => client.propose(proposal).await.map_err(ApiError::from),
             Err(error) => Err(error),
         };
-        outcomes.push(outcome_of_proposal(entries.heard(&client, done)?));
+        outcomes.push(outcome_of_proposal(entries.outcome(&client, done)?));
     }
     Ok(entries.marked(Answer(api::ProposedMany { outcomes })))
 }
@@ -93,7 +93,7 @@ async fn submit_many(
     for submission in submissions {
         let client = entries.next();
         let done = client.submit(submission).await.map_err(ApiError::from);
-        outcomes.push(outcome_of_submission(entries.heard(&client, done)?));
+        outcomes.push(outcome_of_submission(entries.outcome(&client, done)?));
     }
     Ok(entries.marked(Answer(api::SubmittedMany { outcomes })))
 }
@@ -160,7 +160,7 @@ impl Entries {
 
     /// The outcome of an entry. What refuses every entry, or may pass, refuses the whole request, which
     /// can then be sent again under its key.
-    fn heard<T>(
+    fn outcome<T>(
         &mut self,
         client: &WorkClient,
         done: Result<T, ApiError>,

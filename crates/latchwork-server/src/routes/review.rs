@@ -23,7 +23,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(approve))
         .routes(routes!(reject))
         .routes(routes!(apply))
-        .routes(routes!(take_back))
+        .routes(routes!(take_back_apply))
         .routes(routes!(receipt))
 }
 
@@ -105,7 +105,7 @@ async fn apply(
 #[utoipa::path(post, path = "/v1/orders/{id}/apply/take-back", operation_id = "take_back_apply",
     tag = "review", params(("id" = uuid::Uuid, Path, description = "The order")),
     responses((status = 200, body = api::ApplyStatus), Problems))]
-async fn take_back(
+async fn take_back_apply(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<OrderId>,

@@ -68,6 +68,16 @@ async fn every_mutating_operation_has_its_effect_once(f: Fixture) {
     once(&f, &format!("{path}/requeue"), why("x"), why("y"), BOB).await;
     once(&f, &format!("{path}/cancel"), why("x"), why("y"), BOB).await;
 
+    // An order that goes on without its failed item: that one can be tried again alone.
+    f.post("/v1/orders", json!({"type": "page", "payload": {"texts": ["a", "b"]}})).await.ok();
+    let page = json!({"types": ["page"]});
+    let got = f.post_as("/v1/items/checkout", page, &[AGENT]).await.ok();
+    let mut body = failure("x");
+    body["lease"] = got["leases"][0]["id"].clone();
+    f.post_as("/v1/items/fail", body, &[AGENT]).await.ok();
+    let item = got["leases"][0]["item_id"].as_str().expect("an id").to_owned();
+    once(&f, &format!("/v1/items/{item}/retry"), json!({}), Value::Null, BOB).await;
+
     let (path, _) = f.submitted("page", &["a"]).await;
     let preview = f.get(&format!("{path}/preview")).await.ok();
     let seen = |comment: &str| json!({"content_version": preview["content_version"], "digest": preview["digest"], "comment": comment});

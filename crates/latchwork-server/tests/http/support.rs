@@ -5,8 +5,8 @@ use axum::body::{Body, to_bytes};
 use http::{HeaderMap, Request, StatusCode};
 use latchwork_server::{App, Settings, Shutdown, router};
 use latchwork_work::{
-    Diff, DynamicOrderType, OrderContent, OrderTypes, PartSettings, PlannedItem, RetryPolicy,
-    ReviewSettings, TypeSettings, WorkManager,
+    Diff, DynamicOrderType, FailurePolicy, OrderContent, OrderTypes, PartSettings, PlannedItem,
+    RetryPolicy, ReviewSettings, TypeSettings, WorkManager,
 };
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
@@ -170,7 +170,11 @@ fn types() -> OrderTypes {
     };
     let review = ReviewSettings { approvals: 2, ..ReviewSettings::default() };
     let page = text("page")
-        .settings(TypeSettings { review, ..TypeSettings::default() })
+        .settings(TypeSettings {
+            review,
+            failure: FailurePolicy::BestEffort,
+            ..TypeSettings::default()
+        })
         .preview(move |order| Box::pin(async move { Ok(Some(published(order))) }))
         .apply(move |order, _| Box::pin(async move { Ok(published(order)) }));
     let parts = PartSettings {
