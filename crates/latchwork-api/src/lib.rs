@@ -10,6 +10,7 @@ mod order;
 mod order_type;
 mod problem;
 mod stats;
+mod token;
 
 pub use event::{Actor, Event, EventPage, Seal};
 pub use health::Health;
@@ -25,6 +26,7 @@ pub use order::{
 pub use order_type::{OrderType, OrderTypes, RetryPolicy, TypeSettings};
 pub use problem::{FieldProblem, HTTP_CODES, PROBLEM_JSON, Problem, Problems};
 pub use stats::{Agent, Agents, StateCount, Stats};
+pub use token::{CreatedToken, Token, TokenPage, TokenRequest, WhoAmI};
 
 /// The header under which a mutating request has its effect once.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

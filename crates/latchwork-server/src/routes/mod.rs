@@ -8,6 +8,7 @@ mod items;
 mod order_types;
 mod orders;
 mod stats;
+mod tokens;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -33,8 +34,8 @@ struct Description;
 
 /// The API as a router that a Rust program can mount.
 ///
-/// It answers to loopback names only, and refuses requests that a web page could have sent: there are no
-/// tokens yet.
+/// As long as there are no tokens it answers to loopback names only, and refuses requests that a web page
+/// could have sent.
 pub fn router(app: App) -> Router {
     let settings = app.settings.clone();
     let (api, description) = described().split_for_parts();
@@ -42,7 +43,7 @@ pub fn router(app: App) -> Router {
         .fallback(not_found)
         .layer(from_fn_with_state(app.clone(), access::check))
         .layer(DefaultBodyLimit::max(settings.max_body_bytes))
-        .layer(from_fn(local_only::refuse_web_pages))
+        .layer(from_fn_with_state(app.clone(), local_only::refuse_web_pages))
         .layer(from_fn(request_id::with_request_id))
         .with_state(app)
 }
@@ -61,6 +62,7 @@ fn described() -> OpenApiRouter<App> {
         .merge(order_types::routes())
         .merge(stats::routes())
         .merge(agents::routes())
+        .merge(tokens::routes())
 }
 
 async fn not_found(uri: Uri) -> ApiError {
