@@ -16,6 +16,7 @@ mod part;
 mod problem;
 mod review;
 mod stats;
+mod token;
 
 pub use audit::{Checkpoint, Checkpoints, Forgotten, ListenerPosition, Listeners, Verification};
 pub use batch::{
@@ -43,6 +44,7 @@ pub use review::{
     Receipt, ReceiptEvent, RejectRequest, ResultEdit, ReviewError, ReviewStatus,
 };
 pub use stats::{Agent, Agents, StateCount, Stats};
+pub use token::{CreatedToken, Token, TokenPage, TokenRequest, WhoAmI};
 
 /// The header under which a mutating request has its effect once.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";

@@ -63,8 +63,10 @@ pub struct Problem {
 pub const HTTP_CODES: [(&str, &str, bool); 11] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
-    ("unauthorized", "the request has a token that the server cannot accept", false),
+    ("unauthorized", "the request has no token, or one that the server cannot accept", false),
     ("forbidden", "the caller may not do this, or not with this type or key", false),
+    ("token_exists", "a token of this name can be used already", false),
+    ("token_not_found", "there is no such token", false),
     ("malformed_request", "the body, path, query or a header cannot be read", false),
     ("unsupported_media_type", "the body is not declared as JSON", false),
     ("not_found", "there is nothing at this path", false),

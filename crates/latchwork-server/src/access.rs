@@ -11,55 +11,7 @@ use http::{HeaderValue, Method, header};
 use crate::app::App;
 use crate::caller::authenticate;
 use crate::error::ApiError;
-
-/// What a token may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Sees everything within its limits.
-    Reader,
-    /// Proposes orders, works on items, takes locks.
-    Agent,
-    /// Proposes orders and decides on them.
-    Reviewer,
-    /// Helps what is stuck: orders, flows, locks.
-    Operator,
-    /// Everything, and makes tokens.
-    Admin,
-}
-
-/// What a route asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    /// Nothing: it tells nothing about orders, locks or flows.
-    Open,
-    /// To see.
-    Read,
-    /// To propose, clone and comment.
-    Propose,
-    /// To lease items and to answer for them.
-    Work,
-    /// To decide on orders.
-    Review,
-    /// To take and give back locks.
-    Lock,
-    /// To repair: retry, cancel, break.
-    Operate,
-    /// To make and revoke tokens.
-    Admin,
-}
-
-impl Role {
-    pub(crate) fn may(self, access: Access) -> bool {
-        use Access::{Lock, Open, Operate, Propose, Read, Review, Work};
-        match self {
-            Role::Reader => matches!(access, Open | Read),
-            Role::Agent => matches!(access, Open | Read | Propose | Work | Lock),
-            Role::Reviewer => matches!(access, Open | Read | Propose | Review),
-            Role::Operator => matches!(access, Open | Read | Propose | Lock | Operate),
-            Role::Admin => true,
-        }
-    }
-}
+use crate::role::{Access, Role};
 
 /// Every route: method, path as it is declared, and what it asks for.
 const TABLE: &[(Method, &str, Access)] = &[
@@ -114,6 +66,11 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/v1/order-types/{name}", Access::Read),
     (Method::GET, "/v1/stats", Access::Read),
     (Method::GET, "/v1/agents", Access::Read),
+    (Method::GET, "/v1/whoami", Access::Read),
+    (Method::GET, "/v1/tokens", Access::Admin),
+    (Method::POST, "/v1/tokens", Access::Admin),
+    (Method::GET, "/v1/tokens/{id}", Access::Admin),
+    (Method::POST, "/v1/tokens/{id}/revoke", Access::Admin),
 ];
 
 /// Lets a request through to its route if its caller may use it, and tells the route who that is.
@@ -131,13 +88,19 @@ pub(crate) async fn check(State(app): State<App>, mut request: Request, next: Ne
                 request.extensions_mut().insert(caller);
             }
             Ok(_) => {
-                let detail = "the role of the token may not do this";
-                return ApiError::new(403, "forbidden", detail).into_response();
+                return ApiError::new(403, "forbidden", refusal(access)).into_response();
             }
             Err(error) => return error.into_response(),
         }
     }
     next.run(request).await
+}
+
+/// Says which roles it takes.
+fn refusal(access: Access) -> String {
+    let roles = Role::ALL.into_iter().filter(|role| role.may(access)).map(Role::as_str);
+    let roles = roles.collect::<Vec<_>>().join(" or ");
+    format!("the token's role may not do this; it takes a token of the role {roles}")
 }
 
 /// What a route asks for; none for one that the table does not have. HEAD is answered where GET is.
@@ -190,7 +153,7 @@ mod tests {
 
     #[test]
     fn roles_differ_where_they_should() {
-        let all = [Role::Reader, Role::Agent, Role::Reviewer, Role::Operator, Role::Admin];
+        let all = Role::ALL;
         assert!(all.iter().all(|role| role.may(Access::Open) && role.may(Access::Read)));
         assert!(all.iter().filter(|role| role.may(Access::Admin)).eq([&Role::Admin]));
         assert!(!Role::Agent.may(Access::Review) && !Role::Agent.may(Access::Operate));

@@ -7,6 +7,7 @@ use latchwork_work::WorkManager;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::error::ApiError;
+use crate::tokens::Tokens;
 
 /// Limits of a server.
 #[derive(Clone, Debug)]
@@ -29,6 +30,7 @@ impl Default for Settings {
 #[derive(Clone)]
 pub struct App {
     pub(crate) work: WorkManager,
+    pub(crate) tokens: Option<Tokens>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) shutdown: watch::Receiver<bool>,
     waiting: Arc<Semaphore>,
@@ -38,7 +40,16 @@ impl App {
     /// An application on these orders, which ends its waits when the server ends.
     pub fn new(work: WorkManager, settings: Settings, shutdown: &Shutdown) -> Self {
         let waiting = Arc::new(Semaphore::new(settings.max_waiting));
-        App { work, settings: Arc::new(settings), shutdown: shutdown.watch(), waiting }
+        let (settings, shutdown) = (Arc::new(settings), shutdown.watch());
+        App { work, tokens: None, settings, shutdown, waiting }
+    }
+
+    /// Lets callers in by these tokens, once there are some. Without tokens every caller may do
+    /// everything, so the router answers to loopback names only.
+    #[must_use]
+    pub fn with_tokens(mut self, tokens: Tokens) -> Self {
+        self.tokens = Some(tokens);
+        self
     }
 
     /// A place among the requests that wait; refused when there are too many.

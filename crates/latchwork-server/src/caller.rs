@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{Extensions, HeaderMap};
 use latchwork_api::{ACTOR, IDEMPOTENCY_KEY};
 use latchwork_work::{Actor, ItemId, OrderId, Provenance, WorkClient};
 
-use crate::access::Role;
 use crate::app::App;
 use crate::error::ApiError;
 use crate::request_id::RequestId;
+use crate::role::Role;
 use crate::scope::Scope;
+use crate::tokens::{SecretHash, Token};
 
 /// Who asks, and with what: made for each request by the check of its access.
 #[derive(Clone)]
@@ -22,7 +24,11 @@ struct Inner {
     actor: Actor,
     identity: String,
     role: Role,
+    /// The roles in which it reviews.
+    review_roles: Vec<String>,
     scope: Scope,
+    /// None where there are no tokens, and the caller named itself.
+    token: Option<(Arc<Token>, SecretHash)>,
     provenance: Provenance,
     key: Option<String>,
     version: Option<i64>,
@@ -47,6 +53,20 @@ impl Caller {
     /// What it may see.
     pub(crate) fn scope(&self) -> &Scope {
         &self.0.scope
+    }
+
+    /// Its token; none where there are no tokens.
+    pub(crate) fn token(&self) -> Option<&Token> {
+        self.0.token.as_ref().map(|(token, _)| &**token)
+    }
+
+    /// Refuses a caller whose token was revoked or has ended since it was let in: what waits asks again
+    /// while it does.
+    pub(crate) async fn still_allowed(&self, app: &App) -> Result<(), ApiError> {
+        match (&self.0.token, &app.tokens) {
+            (Some((_, hash)), Some(tokens)) => Ok(tokens.check(*hash).await.map(|_| ())?),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses an order type that the caller names and may not use.
@@ -106,8 +126,9 @@ impl Caller {
 
     /// What the caller can do.
     pub(crate) fn client(&self, app: &App) -> WorkClient {
-        let Inner { actor, provenance, key, version, .. } = &*self.0;
-        let mut client = app.work.client(actor.clone()).provenance(provenance.clone());
+        let Inner { actor, provenance, review_roles, key, version, .. } = &*self.0;
+        let client = app.work.client(actor.clone()).provenance(provenance.clone());
+        let mut client = client.roles(review_roles.iter().cloned());
         if let Some(key) = key {
             client = client.idempotent(key.clone());
         }
@@ -121,33 +142,73 @@ impl Caller {
 /// The actor where none is named.
 const NOBODY: &str = "local";
 
-/// Finds out who asks.
+/// Finds out who asks: by its token, or, where there are none, by what it says of itself.
 pub(crate) async fn authenticate(
-    _: &App,
+    app: &App,
     headers: &HeaderMap,
     extensions: &Extensions,
 ) -> Result<Caller, ApiError> {
-    if headers.contains_key(http::header::AUTHORIZATION) {
-        let detail = "this server has no tokens, so it cannot check yours; leave it out";
-        return Err(ApiError::new(401, "unauthorized", detail));
-    }
+    let tokens = match &app.tokens {
+        Some(tokens) if tokens.are_configured().await? => Some(tokens),
+        _ => None,
+    };
+    let sent = text(headers, AUTHORIZATION.as_str())?;
+    let named = text(headers, ACTOR)?;
     let request_id = extensions.get::<RequestId>().map(|id| id.0.clone());
     let provenance = Provenance {
         request_id,
         traceparent: text(headers, "traceparent")?.filter(|trace| is_traceparent(trace)),
-        unverified: true,
+        unverified: tokens.is_none(),
         ..Provenance::default()
     };
-    let actor = actor_of(text(headers, ACTOR)?.as_deref())?;
+    let (actor, token) = match (tokens, sent) {
+        (Some(_), _) if named.is_some() => {
+            let detail = "with tokens a caller is whom its token names; leave this header out";
+            return Err(ApiError::new(400, "invalid_argument", detail).field(ACTOR));
+        }
+        (Some(tokens), Some(sent)) => {
+            let token = tokens.authenticate(bearer(&sent)?).await?;
+            (token.0.actor()?, Some(token))
+        }
+        (Some(_), None) => {
+            let detail = "this server asks for a token: `Authorization: Bearer lw_…`";
+            return Err(ApiError::new(401, "unauthorized", detail));
+        }
+        (None, Some(_)) => {
+            let detail = "this server has no tokens, so it cannot check yours; leave it out";
+            return Err(ApiError::new(401, "unauthorized", detail));
+        }
+        (None, None) => (actor_of(named.as_deref())?, None),
+    };
+    let known = token.as_ref().map(|(token, _)| &**token);
     Ok(Caller(Arc::new(Inner {
         identity: identity_of(&actor),
         actor,
-        role: Role::Admin,
-        scope: Scope::default(),
+        role: known.map_or(Role::Admin, |token| token.role),
+        review_roles: known.map_or_else(Vec::new, review_roles),
+        scope: known.map(Token::scope).unwrap_or_default(),
+        token,
         provenance,
         key: text(headers, IDEMPOTENCY_KEY)?,
         version: text(headers, "if-match")?.map(|tag| version_of(&tag)).transpose()?.flatten(),
     })))
+}
+
+/// The token of a header `Bearer lw_…`.
+fn bearer(header: &str) -> Result<&str, ApiError> {
+    match header.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
+        _ => {
+            let detail = "send the token as `Authorization: Bearer lw_…`";
+            Err(ApiError::new(401, "unauthorized", detail))
+        }
+    }
+}
+
+/// A rule of an order type may name the token's own role, or one of those that it was given.
+fn review_roles(token: &Token) -> Vec<String> {
+    let own = token.role.as_str().to_owned();
+    std::iter::once(own).chain(token.review_roles.iter().cloned()).collect()
 }
 
 fn identity_of(actor: &Actor) -> String {

@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use axum::response::{IntoResponse, Response};
+use chrono::SecondsFormat;
 use http::{HeaderValue, StatusCode, header};
 use latchwork_api::{FieldProblem, PROBLEM_JSON, Problem};
 use latchwork_work::{ErrorKind, Violation};
+
+use crate::tokens::{TokenError, Unauthorized};
 
 /// A refusal, on its way to the caller. The middleware of request ids renders it, since it knows the id.
 #[derive(Clone, Debug)]
@@ -194,4 +197,45 @@ fn fields(root: &str, violations: &[Violation]) -> Vec<FieldProblem> {
         message: found.message.clone(),
     };
     violations.iter().map(field).collect()
+}
+
+impl From<TokenError> for ApiError {
+    fn from(error: TokenError) -> Self {
+        let code = error.code();
+        match &error {
+            TokenError::NameTaken { .. } => {
+                ApiError::new(409, code, error.to_string()).field("/name")
+            }
+            TokenError::NotFound { .. } => ApiError::new(404, code, error.to_string()),
+            TokenError::Invalid { field, reason } => {
+                ApiError::new(400, code, reason.clone()).field(&format!("/{field}"))
+            }
+            TokenError::Exceeds { field } => {
+                ApiError::new(403, code, error.to_string()).field(&format!("/{field}"))
+            }
+            TokenError::Store(failed) => {
+                tracing::error!(code, error = %failed, "the tokens cannot be read or written");
+                let detail = "the store of tokens cannot serve now; try again";
+                ApiError::new(503, code, detail).retry_after(Duration::from_secs(1))
+            }
+        }
+    }
+}
+
+impl From<Unauthorized> for ApiError {
+    fn from(refused: Unauthorized) -> Self {
+        let detail = match refused {
+            Unauthorized::Store(error) => return error.into(),
+            Unauthorized::Malformed => "this is no token: it begins with lw_".to_owned(),
+            Unauthorized::Checksum => {
+                "the token was cut or mistyped: its checksum is wrong".to_owned()
+            }
+            Unauthorized::Unknown => "there is no such token at this server".to_owned(),
+            Unauthorized::Revoked => "the token was revoked".to_owned(),
+            Unauthorized::Expired(end) => {
+                format!("the token ended at {}", end.to_rfc3339_opts(SecondsFormat::Secs, true))
+            }
+        };
+        ApiError::new(401, "unauthorized", detail)
+    }
 }

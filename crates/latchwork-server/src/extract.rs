@@ -53,11 +53,25 @@ impl<T: std::str::FromStr<Err = latchwork_work::Error>> FromRequestParts<App> fo
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
-        let Path(text) = Path::<String>::from_request_parts(parts, app).await.map_err(|_| {
-            ApiError::new(400, "malformed_request", "the path cannot be read: it is not UTF-8")
-        })?;
+        let Name(text) = Name::from_request_parts(parts, app).await?;
         Ok(Id(text.parse()?))
     }
+}
+
+/// A text in the path.
+pub(crate) struct Name(pub(crate) String);
+
+impl FromRequestParts<App> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let path = Path::<String>::from_request_parts(parts, app).await;
+        path.map(|Path(text)| Name(text)).map_err(|_| not_utf8())
+    }
+}
+
+fn not_utf8() -> ApiError {
+    ApiError::new(400, "malformed_request", "the path cannot be read: it is not UTF-8")
 }
 
 /// The pairs of the query, in their order.

@@ -11,7 +11,7 @@
 //! # }
 //! ```
 //!
-//! There are no tokens yet, so every caller may do everything: [`serve`] listens on loopback only, and
+//! Without [`Tokens`] every caller may do everything: [`serve`] listens on loopback only then, and
 //! [`router`] refuses requests that a web page could have sent.
 
 #[allow(dead_code, reason = "locks and flows ask for the rest of it")]
@@ -25,11 +25,16 @@ mod extract;
 mod local_only;
 mod page;
 mod request_id;
+mod role;
 mod routes;
 #[allow(dead_code, reason = "locks and flows ask for the rest of it")]
 mod scope;
 mod serve;
+mod stores;
+mod tokens;
 
 pub use app::{App, Settings, Shutdown};
+pub use role::{Role, UnknownRole};
 pub use routes::{openapi, router};
 pub use serve::{ServeError, serve};
+pub use tokens::{NewToken, Secret, Token, TokenError, Tokens};

@@ -3,18 +3,35 @@
 //! A page of any site can have the browser send requests to loopback, and a name that it controls can
 //! point there (DNS rebinding). Such a request names itself: by a `Host` that is no loopback name, by an
 //! `Origin` of another site, or by `Sec-Fetch-Site`. Programs send none of these.
+//!
+//! With tokens none of this is needed: a page cannot know one, no cookie counts, and a browser sends no
+//! `Authorization` to a site that does not allow it, which this server never does.
 
 use std::net::IpAddr;
 
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
 
+use crate::app::App;
 use crate::error::ApiError;
 
-pub(crate) async fn refuse_web_pages(request: Request, next: Next) -> Response {
-    match check(request.headers(), request.uri()) {
+pub(crate) async fn refuse_web_pages(
+    State(app): State<App>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let configured = match &app.tokens {
+        Some(tokens) => tokens.are_configured().await,
+        None => Ok(false),
+    };
+    let checked = match configured {
+        Ok(true) => Ok(()),
+        // A store that does not answer decides nothing: the check of access refuses then.
+        Ok(false) | Err(_) => check(request.headers(), request.uri()),
+    };
+    match checked {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     }

@@ -12,6 +12,10 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
+    pub(crate) fn new(types: Option<Vec<String>>, key_prefixes: Option<Vec<String>>) -> Self {
+        Scope { types, key_prefixes }
+    }
+
     /// Whether orders of this type are within the limits.
     pub(crate) fn allows_type(&self, order_type: &str) -> bool {
         self.types.as_ref().is_none_or(|types| types.iter().any(|one| one == order_type))

@@ -113,6 +113,7 @@ async fn list(
         let first = app.work.events_after(after, &wanted.filter, BATCH).await?;
         let begin = Streaming {
             app,
+            caller,
             filter: wanted.filter,
             notices,
             after: first.position,
@@ -146,6 +147,7 @@ const BATCH: u32 = 200;
 
 struct Streaming {
     app: App,
+    caller: Caller,
     filter: EventFilter,
     notices: SealNotices,
     /// Up to here the trail was read.
@@ -168,6 +170,10 @@ fn stream(begin: Streaming) -> impl Stream<Item = Result<Message, Infallible>> {
                 }
             }
             if streaming.app.is_ending() {
+                return None;
+            }
+            if streaming.caller.still_allowed(&streaming.app).await.is_err() {
+                // The client comes back with its token, and is told then.
                 return None;
             }
             let work = &streaming.app.work;

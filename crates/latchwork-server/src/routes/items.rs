@@ -113,6 +113,7 @@ async fn checkout(
     let _place = if wait.is_zero() { None } else { Some(app.waiting()?) };
     let deadline = SystemClock.now().after(wait);
     loop {
+        caller.still_allowed(&app).await?;
         let left = deadline.since(SystemClock.now());
         wanted.wait = left.min(SLICE);
         let got = client.checkout(wanted.clone()).await?;

@@ -14,6 +14,7 @@ mod orders;
 mod parts;
 mod review;
 mod stats;
+mod tokens;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -39,8 +40,8 @@ struct Description;
 
 /// The API as a router that a Rust program can mount.
 ///
-/// It answers to loopback names only, and refuses requests that a web page could have sent: there are no
-/// tokens yet.
+/// As long as there are no tokens it answers to loopback names only, and refuses requests that a web page
+/// could have sent.
 pub fn router(app: App) -> Router {
     let settings = app.settings.clone();
     let (api, description) = split();
@@ -48,7 +49,7 @@ pub fn router(app: App) -> Router {
         .fallback(not_found)
         .layer(from_fn_with_state(app.clone(), access::check))
         .layer(DefaultBodyLimit::max(settings.max_body_bytes))
-        .layer(from_fn(local_only::refuse_web_pages))
+        .layer(from_fn_with_state(app.clone(), local_only::refuse_web_pages))
         .layer(from_fn(request_id::with_request_id))
         .with_state(app)
 }
@@ -78,6 +79,7 @@ fn described() -> OpenApiRouter<App> {
         .merge(order_types::routes())
         .merge(stats::routes())
         .merge(agents::routes())
+        .merge(tokens::routes())
 }
 
 async fn not_found(uri: Uri) -> ApiError {

@@ -1,0 +1,6 @@
+//! Tokens in a PostgreSQL database.
+
+mod schema;
+mod store;
+
+pub(crate) use store::PostgresTokens;
