@@ -4,19 +4,29 @@
 //! along, and so that a change of a table is not a change of the contract.
 
 mod event;
+mod explain;
+mod flow;
 mod health;
 mod item;
+mod lock;
 mod order;
 mod order_type;
 mod problem;
 mod stats;
 
 pub use event::{Actor, Event, EventPage, Seal};
+pub use explain::{Explanation, Reason, Subject};
+pub use flow::{CancelledFlow, Flow, FlowPage, SignalRequest, UnreadableFlow};
 pub use health::Health;
 pub use item::{
     CheckedOut, CheckoutRequest, Concurrency, FailRequest, Heartbeat, HeldBack, Item, ItemDetails,
     ItemPage, ItemResult, Lease, LeaseInfo, LeaseRequest, ListedItem, ReleaseRequest,
     SnoozeRequest, SubmitRequest, Submitted,
+};
+pub use lock::{
+    AcquireLock, BreakLock, BrokenLock, CheckFence, CheckedFence, ClaimLock, DEFAULT_TTL_MS,
+    HeldLock, LockHolder, LockInspection, LockMode, LockPage, LockToken, LockTurn, LockWaiter,
+    ReleaseLock, ReleasedLock, RenewedLock, ResumeLock, WaitForLock,
 };
 pub use order::{
     CloneRequest, CommentRequest, Commented, ListedOrder, Order, OrderDetails, OrderPage, Proposal,

@@ -60,6 +60,19 @@ impl<T: std::str::FromStr<Err = latchwork_work::Error>> FromRequestParts<App> fo
     }
 }
 
+/// A name in the path, such as a key.
+pub(crate) struct Name(pub(crate) String);
+
+impl FromRequestParts<App> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        Path::<String>::from_request_parts(parts, app).await.map(|Path(name)| Name(name)).map_err(
+            |_| ApiError::new(400, "malformed_request", "the path cannot be read: it is not UTF-8"),
+        )
+    }
+}
+
 /// The pairs of the query, in their order.
 pub(crate) struct Pairs(pub(crate) Vec<(String, String)>);
 

@@ -3,8 +3,11 @@
 mod agents;
 mod docs;
 mod events;
+mod explain;
+mod flows;
 mod health;
 mod items;
+mod locks;
 mod order_types;
 mod orders;
 mod stats;
@@ -61,6 +64,9 @@ fn described() -> OpenApiRouter<App> {
         .merge(order_types::routes())
         .merge(stats::routes())
         .merge(agents::routes())
+        .merge(locks::routes())
+        .merge(flows::routes())
+        .merge(explain::routes())
 }
 
 async fn not_found(uri: Uri) -> ApiError {

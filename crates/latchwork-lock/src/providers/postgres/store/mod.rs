@@ -9,6 +9,7 @@ use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, is_silence};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
+use super::fence_gate::PostgresFenceGate;
 use super::open_requests::OpenRequests;
 use super::record::{self, ALIVE, RequesterInfo, Row};
 use super::{error, schema};
@@ -17,7 +18,7 @@ use crate::coordination::liveness::Heartbeat;
 use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{Id, Rules};
-use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result, StaleFence};
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
@@ -290,6 +291,24 @@ impl Store {
         let rows = self.read(self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
+    }
+
+    /// Lets a fence pass the gate, in a transaction of its own.
+    pub(super) async fn check_fence(
+        &self,
+        name: &str,
+        fence: Fence,
+    ) -> sqlx::Result<Result<(), StaleFence>> {
+        let mut connection = JobConnection::open(&self.pool).await?;
+        let checked = in_time(async {
+            let mut tx = connection.begin().await?;
+            let checked = PostgresFenceGate::check(&mut tx, name, fence).await?;
+            tx.commit().await?;
+            Ok(checked)
+        })
+        .await;
+        connection.mark_answered(&checked);
+        checked
     }
 
     fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<RequesterInfo>, Moment)> {
