@@ -105,13 +105,12 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Nothing at all; add with [`with`](Self::with).
-    pub const NONE: Capabilities =
-        Capabilities {
-            set: 0,
-            granularity: Duration::ZERO,
-            claim_window: Duration::ZERO,
-            keeps_places: false,
-        };
+    pub const NONE: Capabilities = Capabilities {
+        set: 0,
+        granularity: Duration::ZERO,
+        claim_window: Duration::ZERO,
+        keeps_places: false,
+    };
 
     /// The capabilities of a list.
     pub const fn of(list: &[Capability]) -> Self {

@@ -81,12 +81,14 @@ fn reason(waiting: WaitingFor) -> api::Reason {
             told("retry", format!("it is tried again at {}{why}", clock(at)), Some(at))
         }
         WaitingFor::Process { runner, until } => {
-            let message = format!("the process {runner} is at it, until {} or longer", clock(until));
+            let message =
+                format!("the process {runner} is at it, until {} or longer", clock(until));
             let subject = api::Subject { kind: "process".to_owned(), id: runner };
             api::Reason { subject: Some(subject), ..told("process", message, Some(until)) }
         }
         other => {
-            let text = serde_json::to_value(&other).map_or_else(|_| String::new(), |v: Value| v.to_string());
+            let text = serde_json::to_value(&other)
+                .map_or_else(|_| String::new(), |v: Value| v.to_string());
             told("other", text, None)
         }
     }

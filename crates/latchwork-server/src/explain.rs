@@ -155,7 +155,8 @@ impl<'a> Explainer<'a> {
         let mut reasons = Vec::new();
         if !self.seen.insert(format!("lock {}", lock.key)) {
             let message = format!("the key {:?} is in this chain already: a circle", lock.key);
-            let circle = Reason { subject: Some(subject("lock", &lock.key)), ..reason("circle", message) };
+            let circle =
+                Reason { subject: Some(subject("lock", &lock.key)), ..reason("circle", message) };
             return Ok(vec![circle]);
         }
         for holder in &lock.holders {
@@ -219,7 +220,8 @@ impl<'a> Explainer<'a> {
     async fn of_flow(&mut self, flow: &ContextSummary) -> Result<Vec<Reason>, ApiError> {
         if !self.seen.insert(format!("flow {}", flow.id)) {
             let message = format!("the flow {} is in this chain already: a circle", flow.id);
-            let circle = Reason { subject: Some(subject("flow", flow.id)), ..reason("circle", message) };
+            let circle =
+                Reason { subject: Some(subject("flow", flow.id)), ..reason("circle", message) };
             return Ok(vec![circle]);
         }
         let now = self.app.flows()?.now().await?;
@@ -272,9 +274,11 @@ pub(crate) fn is_within(caller: &Caller, flow: &ContextSummary) -> bool {
 fn is_of(waiter: &Waiter, identity: &str) -> bool {
     let owner = waiter.owner.as_ref().map(|owner| owner.as_str());
     owner.and_then(|owner| owner.strip_prefix(identity)).is_some_and(|rest| rest.starts_with('/'))
-        || waiter.note.as_deref().and_then(|note| note.strip_prefix(identity)).is_some_and(|rest| {
-            rest.is_empty() || rest.starts_with(": ")
-        })
+        || waiter
+            .note
+            .as_deref()
+            .and_then(|note| note.strip_prefix(identity))
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(": "))
 }
 
 /// The caller of this server that holds a key.

@@ -12,8 +12,15 @@ fn status_of(code: &str) -> u16 {
     match code {
         "invalid_argument" | "invalid_key" => 400,
         "context_not_found" => 404,
-        "lock_taken" | "lock_expired" | "lock_lost" | "lock_deadlock" | "stale_fence"
-        | "context_exists" | "context_conflict" | "context_busy" | "context_quarantined"
+        "lock_taken"
+        | "lock_expired"
+        | "lock_lost"
+        | "lock_deadlock"
+        | "stale_fence"
+        | "context_exists"
+        | "context_conflict"
+        | "context_busy"
+        | "context_quarantined"
         | "transition_over" => 409,
         "not_supported" | "not_built" => 501,
         "lock_unavailable" | "store_unavailable" => 503,

@@ -14,12 +14,13 @@
 //! There are no tokens yet, so every caller may do everything: [`serve`] listens on loopback only, and
 //! [`router`] refuses requests that a web page could have sent.
 
-#[allow(dead_code, reason = "tokens ask it, once there are some")]
+#[allow(dead_code, reason = "tokens make roles")]
 mod access;
 mod app;
 mod caller;
 mod convert;
 mod convert_flow;
+mod duties;
 mod error;
 mod explain;
 mod extract;
@@ -29,8 +30,11 @@ mod lock_calls;
 mod page;
 mod request_id;
 mod routes;
+#[allow(dead_code, reason = "locks and flows ask for the rest of it")]
+mod scope;
 mod serve;
 
 pub use app::{App, Settings, Shutdown};
+pub use duties::Duties;
 pub use routes::{openapi, router};
 pub use serve::{ServeError, serve};

@@ -63,7 +63,9 @@ impl<'a> LockCalls<'a> {
             .chain_update(identity)
             .chain_update(digits.to_ascii_lowercase())
             .finalize();
-        Ok(Token::from_exposed(hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))))
+        Ok(Token::from_exposed(
+            hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte)),
+        ))
     }
 
     pub(crate) fn request(
@@ -130,7 +132,11 @@ impl<'a> LockCalls<'a> {
     }
 
     pub(crate) fn lost(&self, detail: impl fmt::Display) -> ApiError {
-        ApiError::new(409, "lock_lost", format!("the lease on {:?} is not held: {detail}", self.name))
+        ApiError::new(
+            409,
+            "lock_lost",
+            format!("the lease on {:?} is not held: {detail}", self.name),
+        )
     }
 }
 

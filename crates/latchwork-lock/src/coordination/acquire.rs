@@ -76,8 +76,7 @@ pub(crate) async fn acquire(
     };
     let caller = CancelOnDrop::new();
     let keeps = !request.keep.is_zero();
-    let mut queued =
-        ReleaseOnDrop { backend, key: &request.key, id, caller, keeps, armed: true };
+    let mut queued = ReleaseOnDrop { backend, key: &request.key, id, caller, keeps, armed: true };
     let waiter = backend.waiters().register(request, id);
     let mut has_waited = false;
     loop {

@@ -180,7 +180,11 @@ async fn answer(app: &App, id: TransitionId) -> Result<Answer<api::Flow>, ApiErr
 }
 
 /// The flow that a path names. One outside of the caller's limits is answered like one that is not there.
-pub(super) async fn allowed(app: &App, caller: &Caller, name: &str) -> Result<TransitionId, ApiError> {
+pub(super) async fn allowed(
+    app: &App,
+    caller: &Caller,
+    name: &str,
+) -> Result<TransitionId, ApiError> {
     let id = id(name)?;
     if caller.scope().key_prefixes().is_none() {
         return Ok(id);

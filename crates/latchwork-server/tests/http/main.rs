@@ -3,6 +3,9 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod browsers;
+mod explain;
+mod flows;
+mod locks;
 mod server;
 mod support;
 mod work;

@@ -3,6 +3,8 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{HeaderMap, Request, StatusCode};
+use latchwork_flow::Contexts;
+use latchwork_lock::Locks;
 use latchwork_server::{App, Settings, Shutdown, router};
 use latchwork_work::{DynamicOrderType, OrderTypes, PlannedItem, WorkManager};
 use serde_json::{Value, json};
@@ -10,9 +12,12 @@ use tower::ServiceExt as _;
 
 pub(crate) struct Fixture {
     pub(crate) work: WorkManager,
+    pub(crate) locks: Locks,
+    pub(crate) flows: Contexts,
     pub(crate) router: Router,
     pub(crate) shutdown: Shutdown,
-    _dir: tempfile::TempDir,
+    pub(crate) url: String,
+    _dir: std::sync::Arc<tempfile::TempDir>,
 }
 
 pub(crate) struct Answer {
@@ -64,8 +69,18 @@ impl Fixture {
         types.add_dynamic(text).expect("legal");
         let work = WorkManager::builder(types).connect(&url).await.expect("a store");
         let shutdown = Shutdown::new();
-        let router = router(App::new(work.clone(), Settings::default(), &shutdown));
-        Fixture { work, router, shutdown, _dir: dir }
+        let locks = Locks::connect(&url).await.expect("locks");
+        let flows = Contexts::connect(&url).await.expect("flows");
+        let app = App::new(work.clone(), Settings::default(), &shutdown)
+            .with_locks(locks.clone())
+            .with_flows(flows.clone());
+        Fixture { work, locks, flows, router: router(app), shutdown, url, _dir: dir.into() }
+    }
+
+    /// The same data behind another router.
+    pub(crate) fn with(&self, router: Router, locks: Locks, shutdown: Shutdown) -> Self {
+        let (work, flows, url) = (self.work.clone(), self.flows.clone(), self.url.clone());
+        Fixture { work, locks, flows, router, shutdown, url, _dir: self._dir.clone() }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {

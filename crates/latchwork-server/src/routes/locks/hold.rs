@@ -106,7 +106,8 @@ async fn claim(
 ) -> Result<Answer<api::HeldLock>, ApiError> {
     let calls = LockCalls::new(&app, &caller, &asked.key)?;
     let ttl = ttl(asked.ttl_ms)?;
-    let asker = Asker { token: &asked.token, mode: api::LockMode::Exclusive, owner: None, note: None };
+    let asker =
+        Asker { token: &asked.token, mode: api::LockMode::Exclusive, owner: None, note: None };
     confirm(&calls, &calls.request(&asker, ttl)?, ttl).await
 }
 
@@ -230,4 +231,3 @@ fn taken(key: &str, holder: Option<&Holder>) -> ApiError {
     };
     ApiError::new(409, "lock_taken", detail).retry_after(Duration::from_secs(1))
 }
-
