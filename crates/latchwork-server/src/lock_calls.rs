@@ -9,9 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use latchwork_api::{HeldLock, LockMode, LockToken};
-use latchwork_lock::provider::{
-    AcquireRequest, AnyLockProvider, Grant, LockProvider as _, Moment, Proof, Token,
-};
+use latchwork_lock::provider::{AcquireRequest, AnyLockProvider, Grant, Moment, Proof, Token};
 use latchwork_lock::{Key, Locks, MAX_OWNER_BYTES, MAX_TTL, MIN_TTL, Mode, Owner};
 use sha2::{Digest as _, Sha256};
 

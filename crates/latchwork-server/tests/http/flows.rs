@@ -60,7 +60,7 @@ async fn a_flow_is_shown_signalled_and_called_off_and_never_shows_its_secret() {
         .refused(409, "transition_over");
 
     // Its own program runs it into an error; it is let go on over HTTP.
-    let resumed = publish(&f).resume(one.parse().expect("an id")).await.expect("resumed");
+    let mut resumed = publish(&f).resume(one.parse().expect("an id")).await.expect("resumed");
     resumed.execute().await.expect_err("it fails");
     assert_eq!(f.get(&path).await.ok()["failure"]["code"], "action_failed");
     let retried = f.post(&format!("{path}/retry"), Value::Null).await.ok();

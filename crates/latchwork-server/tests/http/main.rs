@@ -6,6 +6,8 @@ mod browsers;
 mod explain;
 mod flows;
 mod locks;
+#[cfg(all(feature = "postgres", target_os = "linux"))]
+mod proofs;
 mod server;
 mod support;
 mod work;
