@@ -29,6 +29,7 @@ fn main() {
             a_place_moves_to_another_process,
             a_dropped_call_releases_nothing,
             a_grant_is_found_by_the_next_call,
+            a_place_is_kept_although_its_process_has_been_silent,
             a_place_that_nobody_comes_back_for_is_given_up,
             a_call_elsewhere_is_not_disturbed_by_the_old_one,
             the_gate_of_the_backend_refuses_older_fences,
@@ -179,6 +180,33 @@ async fn a_grant_is_found_by_the_next_call(room: Room) {
     assert!(other.renew(proof, secs(30)).await.expect("it answers"), "it can be claimed");
     let found = one.inspect(&key).await.expect("it answers");
     assert!(found.holders[0].expires_in > secs(20), "{found:?}");
+}
+
+async fn a_place_is_kept_although_its_process_has_been_silent(room: Room) {
+    let (one, other, key) = (client(&room).await, client(&room).await, key());
+    let held = hold(&other, &key).await;
+    // A process that waits for nothing else says nothing more after this.
+    let first = turn(&one, &key, millis(50));
+    is_waiting(&one, &first, 1).await;
+    let (second, again) = (turn(&other, &key, secs(30)), turn(&other, &key, secs(30)));
+    let mut again = again;
+    again.token = first.token;
+    let wait = |request: AcquireRequest| {
+        let other = other.clone();
+        tokio::spawn(async move {
+            let grant = granted(other.acquire(&request).await.expect("it answers"));
+            release(&other, &request).await;
+            grant.fence
+        })
+    };
+    let second = wait(second);
+    // Longer than it is believed to be alive, shorter than its place is kept.
+    tokio::time::sleep(millis(9_000)).await;
+    let first = wait(again);
+    tokio::time::sleep(millis(500)).await;
+    release(&other, &held).await;
+    let (first, second) = (first.await.expect("no panic"), second.await.expect("no panic"));
+    assert!(first < second, "{first} was queued before {second}");
 }
 
 async fn a_place_that_nobody_comes_back_for_is_given_up(room: Room) {

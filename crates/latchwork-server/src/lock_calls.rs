@@ -30,7 +30,7 @@ pub(crate) struct LockCalls<'a> {
 }
 
 /// What a waiter or holder says about itself.
-pub(crate) struct Asker<'a> {
+pub(crate) struct RequesterInfo<'a> {
     pub(crate) token: &'a LockToken,
     pub(crate) mode: LockMode,
     pub(crate) owner: Option<&'a str>,
@@ -68,19 +68,19 @@ impl<'a> LockCalls<'a> {
 
     pub(crate) fn request(
         &self,
-        asker: &Asker<'_>,
+        requester: &RequesterInfo<'_>,
         ttl: Duration,
     ) -> Result<AcquireRequest, ApiError> {
-        let mode = match asker.mode {
+        let mode = match requester.mode {
             LockMode::Exclusive => Mode::Exclusive,
             LockMode::Shared => Mode::Shared,
         };
         let request = AcquireRequest::new(self.key.clone(), ttl, self.now());
         Ok(request
-            .with_token(self.token(asker.token)?)
+            .with_token(self.token(requester.token)?)
             .with_mode(mode)
-            .with_owner(self.owner(asker.owner)?)
-            .with_note(self.note(asker.note)?)
+            .with_owner(self.owner(requester.owner)?)
+            .with_note(self.note(requester.note)?)
             .with_keep(KEPT))
     }
 

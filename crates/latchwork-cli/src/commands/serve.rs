@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::lock_location;
 use crate::output::{Output, out};
 
-/// Serve orders and items over HTTP, for programs of this machine.
+/// Serve orders, items, locks and flows over HTTP, for programs of this machine.
 ///
 /// Without --database everything is in one SQLite file. There are no tokens yet: every caller may do
 /// everything, so it listens on loopback only, and refuses web pages.

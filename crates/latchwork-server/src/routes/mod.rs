@@ -29,7 +29,7 @@ use crate::{access, local_only, request_id};
 #[derive(OpenApi)]
 #[openapi(info(
     title = "Latchwork",
-    description = "Orders and items that agents lease, submit and have reviewed.",
+    description = "Orders and items that agents lease, submit and have reviewed; locks; stored flows.",
     license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
 ))]
 struct Description;

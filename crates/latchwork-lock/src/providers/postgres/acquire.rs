@@ -58,8 +58,9 @@ async fn try_fast_path(
 async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
     let id = attempt.id;
     let wait = !attempt.patience.is_zero();
+    let returns = !attempt.request.keep.is_zero() && !attempt.has_waited && wait;
     let ((decision, began), rules, now) = store
-        .edit(DURING, &attempt.request.key, |rules, edit| {
+        .edit_for(DURING, &attempt.request.key, returns.then_some(id), |rules, edit| {
             // Under the key's lock: the release that follows a cancelled request comes after this.
             if attempt.caller.is_cancelled() {
                 return (Decision::Refused, false);
@@ -72,7 +73,7 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
                 None => new(),
                 // A new call goes on with the place of an earlier one, which may have been made in
                 // another process: from now on this one tells whether its waiter lives.
-                Some(queued) if !attempt.request.keep.is_zero() && !attempt.has_waited => {
+                Some(queued) if returns => {
                     let mut moved = new();
                     moved.place = queued.place;
                     moved

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::extract::Json;
-use crate::lock_calls::{Asker, KEPT, LockCalls, millis, ttl};
+use crate::lock_calls::{KEPT, LockCalls, RequesterInfo, millis, ttl};
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -42,13 +42,13 @@ async fn acquire(
 ) -> Result<Answer<api::HeldLock>, ApiError> {
     let calls = LockCalls::new(&app, &caller, &asked.key)?;
     let (ttl, patience) = (ttl(asked.ttl_ms)?, app.wait_span(asked.wait_ms)?);
-    let asker = Asker {
+    let requester = RequesterInfo {
         token: &asked.token,
         mode: asked.mode,
         owner: asked.owner.as_deref(),
         note: asked.note.as_deref(),
     };
-    let request = calls.request(&asker, ttl)?;
+    let request = calls.request(&requester, ttl)?;
     if patience.is_zero() {
         let sent = calls.now();
         return match calls.provider.acquire(&request).await? {
@@ -58,7 +58,7 @@ async fn acquire(
             Acquired::Taken(holder) => Err(taken(&asked.key, holder.as_deref())),
         };
     }
-    if !turn(&app, &calls, &asker, patience).await? {
+    if !turn(&app, &calls, &requester, patience).await? {
         return Err(taken(&asked.key, None));
     }
     confirm(&calls, &request, ttl).await
@@ -79,13 +79,13 @@ async fn wait(
 ) -> Result<Answer<api::LockTurn>, ApiError> {
     let calls = LockCalls::new(&app, &caller, &asked.key)?;
     let patience = app.wait_span(asked.wait_ms)?;
-    let asker = Asker {
+    let requester = RequesterInfo {
         token: &asked.token,
         mode: asked.mode,
         owner: asked.owner.as_deref(),
         note: asked.note.as_deref(),
     };
-    let ready = turn(&app, &calls, &asker, patience).await?;
+    let ready = turn(&app, &calls, &requester, patience).await?;
     Ok(Answer(api::LockTurn {
         ready,
         claim_within_ms: ready.then(|| millis(reservation(&calls))),
@@ -106,9 +106,13 @@ async fn claim(
 ) -> Result<Answer<api::HeldLock>, ApiError> {
     let calls = LockCalls::new(&app, &caller, &asked.key)?;
     let ttl = ttl(asked.ttl_ms)?;
-    let asker =
-        Asker { token: &asked.token, mode: api::LockMode::Exclusive, owner: None, note: None };
-    confirm(&calls, &calls.request(&asker, ttl)?, ttl).await
+    let requester = RequesterInfo {
+        token: &asked.token,
+        mode: api::LockMode::Exclusive,
+        owner: None,
+        note: None,
+    };
+    confirm(&calls, &calls.request(&requester, ttl)?, ttl).await
 }
 
 /// Lets a lease last its whole ttl again.
@@ -169,7 +173,7 @@ async fn resume(
 async fn turn(
     app: &App,
     calls: &LockCalls<'_>,
-    asker: &Asker<'_>,
+    requester: &RequesterInfo<'_>,
     patience: Duration,
 ) -> Result<bool, ApiError> {
     if !calls.locks.capabilities().keeps_places() {
@@ -178,7 +182,7 @@ async fn turn(
         return Err(ApiError::new(501, "not_supported", detail));
     }
     let _place = if patience.is_zero() { None } else { Some(app.waiting()?) };
-    let request = calls.request(asker, reservation(calls))?.with_wait(Wait::For(patience));
+    let request = calls.request(requester, reservation(calls))?.with_wait(Wait::For(patience));
     let mut ending = app.shutdown.clone();
     tokio::select! {
         // The place is kept when this is dropped, so the client goes on waiting at another server.
