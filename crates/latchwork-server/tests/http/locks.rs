@@ -122,6 +122,10 @@ async fn a_turn_is_waited_for_at_one_server_and_claimed_at_another() {
     // The refused claim has not cost the other one its place.
     assert_eq!(seen["waiters"].as_array().map(Vec::len), Some(1));
     call(&g, "release", json!({"key": "a", "token": token(2)})).await.ok();
+    let in_vain = json!({"key": "b", "token": token(4), "wait_ms": 50});
+    call(&f, "acquire", json!({"key": "b", "token": token(5)})).await.ok();
+    call(&f, "acquire", in_vain).await.refused(409, "lock_taken");
+    assert_eq!(f.get("/v1/locks/keys/b").await.ok()["waiters"].as_array().map(Vec::len), Some(1));
     let one_call = json!({"key": "a", "token": token(3), "wait_ms": 10_000, "ttl_ms": 5_000});
     let next = call(&g, "acquire", one_call).await.ok();
     assert!(next["fence"].as_u64() > held["fence"].as_u64());

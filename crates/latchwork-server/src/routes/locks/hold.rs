@@ -31,7 +31,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 ///
 /// Its `remaining_ms` is the server's: the ttl began when the server got the lease. A client that counts
 /// on its lease to the last second waits and claims instead. Repeated with the same token, the request
-/// gets the same lease with its whole ttl again.
+/// gets the same lease with its whole ttl again. One that waited in
+/// vain keeps its place for ten seconds, as a poll does; release the token to leave the queue at once.
 #[utoipa::path(post, path = "/v1/locks/acquire", operation_id = "acquire_lock", tag = "locks",
     request_body = api::AcquireLock,
     responses((status = 200, body = api::HeldLock), Problems))]
@@ -58,10 +59,17 @@ async fn acquire(
             Acquired::Taken(holder) => Err(taken(&asked.key, holder.as_deref())),
         };
     }
-    if !turn(&app, &calls, &requester, patience).await? {
-        return Err(taken(&asked.key, None));
+    match turn(&app, &calls, &requester, patience).await? {
+        Turn::Ready => confirm(&calls, &request, ttl).await,
+        // Its place is not given up here: this may be a connection that its client has left long ago, and
+        // the client may hold the key by now, through another server.
+        Turn::Over => Err(taken(&asked.key, None)),
+        Turn::Ending => {
+            let detail = "the server ends, and the place in the queue is kept: ask another server";
+            let refusal = ApiError::new(503, "lock_unavailable", detail);
+            Err(refusal.retry_after(Duration::from_secs(1)))
+        }
     }
-    confirm(&calls, &request, ttl).await
 }
 
 /// Waits for a turn, in the queue of the key.
@@ -85,7 +93,8 @@ async fn wait(
         owner: asked.owner.as_deref(),
         note: asked.note.as_deref(),
     };
-    let ready = turn(&app, &calls, &requester, patience).await?;
+    let turn = turn(&app, &calls, &requester, patience).await?;
+    let ready = matches!(turn, Turn::Ready);
     Ok(Answer(api::LockTurn {
         ready,
         claim_within_ms: ready.then(|| millis(reservation(&calls))),
@@ -169,13 +178,23 @@ async fn resume(
     Ok(Answer(calls.held(&grant, ttl, sent)))
 }
 
-/// Whether the turn of a token comes within this time.
+/// What came of waiting for a turn.
+enum Turn {
+    /// The key is reserved for the token.
+    Ready,
+    /// The time to wait is over; the place is kept.
+    Over,
+    /// The server ends; the place is kept.
+    Ending,
+}
+
+/// Waits for the turn of a token, no longer than this.
 async fn turn(
     app: &App,
     calls: &LockCalls<'_>,
     requester: &RequesterInfo<'_>,
     patience: Duration,
-) -> Result<bool, ApiError> {
+) -> Result<Turn, ApiError> {
     if !calls.locks.capabilities().keeps_places() {
         let detail = "the server's lock backend keeps no places, so nobody can wait here; \
                       ask for the lease with wait_ms 0, again and again";
@@ -186,8 +205,11 @@ async fn turn(
     let mut ending = app.shutdown.clone();
     tokio::select! {
         // The place is kept when this is dropped, so the client goes on waiting at another server.
-        turn = calls.provider.acquire(&request) => Ok(matches!(turn?, Acquired::Granted(_))),
-        _ = ending.wait_for(|ending| *ending) => Ok(false),
+        turn = calls.provider.acquire(&request) => match turn? {
+            Acquired::Granted(_) => Ok(Turn::Ready),
+            Acquired::Taken(_) => Ok(Turn::Over),
+        },
+        _ = ending.wait_for(|ending| *ending) => Ok(Turn::Ending),
     }
 }
 
