@@ -26,9 +26,11 @@
 mod call;
 mod error;
 mod items;
+mod locks;
 mod orders;
 mod sse;
 mod stream;
+mod tokens;
 mod trail;
 mod transport;
 

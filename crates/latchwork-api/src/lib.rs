@@ -8,8 +8,11 @@ mod batch;
 #[cfg(feature = "client")]
 pub mod client;
 mod event;
+mod explain;
+mod flow;
 mod health;
 mod item;
+mod lock;
 mod order;
 mod order_type;
 mod part;
@@ -24,11 +27,18 @@ pub use batch::{
     ProposedMany, SubmitManyRequest, SubmitOutcome, SubmittedMany,
 };
 pub use event::{Actor, Event, EventPage, Seal};
+pub use explain::{Explanation, Reason, Subject};
+pub use flow::{CancelledFlow, Flow, FlowPage, SignalRequest, UnreadableFlow};
 pub use health::Health;
 pub use item::{
     CheckedOut, CheckoutRequest, Concurrency, FailRequest, Heartbeat, HeldBack, Item, ItemDetails,
     ItemDetailsPage, ItemPage, ItemResult, ItemResults, Lease, LeaseInfo, LeasePage, LeaseRequest,
     ListedItem, ListedLease, ReleaseRequest, SnoozeRequest, SubmitRequest, Submitted,
+};
+pub use lock::{
+    AcquireLock, BreakLock, BrokenLock, CheckFence, CheckedFence, ClaimLock, DEFAULT_TTL_MS,
+    HeldLock, LockHolder, LockInspection, LockMode, LockPage, LockToken, LockTurn, LockWaiter,
+    ReleaseLock, ReleasedLock, RenewedLock, ResumeLock, WaitForLock,
 };
 pub use order::{
     CloneRequest, CommentRequest, ListedOrder, Order, OrderDetails, OrderPage, Plan, PlannedItem,

@@ -130,6 +130,9 @@ pub enum Problems {
     /// The server failed; its log has the request's id.
     #[response(status = 500, content_type = "application/problem+json")]
     Internal(Problem),
+    /// The server has no locks, or no flows, or its backend cannot do this.
+    #[response(status = 501, content_type = "application/problem+json")]
+    NotImplemented(Problem),
     /// The database does not answer, or the server ends.
     #[response(status = 503, content_type = "application/problem+json")]
     Unavailable(Problem),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::provider::DynLockProvider;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Clock, Fence, Grant, Holder, Inspection, Key,
-    LockProvider, Page, PageRequest, Proof, Result, Token,
+    LockProvider, Page, PageRequest, Proof, Result, StaleFence, Token,
 };
 
 /// Any provider, chosen at run time: for what takes a provider and need not know which. Clones are
@@ -20,6 +20,10 @@ impl AnyLockProvider {
     /// Puts a provider behind the one type.
     pub fn new(provider: impl LockProvider) -> Self {
         AnyLockProvider(Arc::new(provider))
+    }
+
+    pub(crate) fn of(provider: Arc<dyn DynLockProvider>) -> Self {
+        AnyLockProvider(provider)
     }
 }
 
@@ -76,6 +80,9 @@ impl LockProvider for AnyLockProvider {
     }
     async fn break_lock(&self, key: &Key, fence: Option<Fence>) -> Result<Vec<Holder>> {
         self.0.break_lock(key, fence).await
+    }
+    async fn check_fence(&self, name: &str, fence: Fence) -> Result<Result<(), StaleFence>> {
+        self.0.check_fence(name, fence).await
     }
     async fn close(&self) {
         self.0.close().await;

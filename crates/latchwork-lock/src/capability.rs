@@ -100,12 +100,17 @@ pub struct Capabilities {
     set: u32,
     granularity: Duration,
     claim_window: Duration,
+    keeps_places: bool,
 }
 
 impl Capabilities {
     /// Nothing at all; add with [`with`](Self::with).
-    pub const NONE: Capabilities =
-        Capabilities { set: 0, granularity: Duration::ZERO, claim_window: Duration::ZERO };
+    pub const NONE: Capabilities = Capabilities {
+        set: 0,
+        granularity: Duration::ZERO,
+        claim_window: Duration::ZERO,
+        keeps_places: false,
+    };
 
     /// The capabilities of a list.
     pub const fn of(list: &[Capability]) -> Self {
@@ -130,6 +135,13 @@ impl Capabilities {
         Capabilities { claim_window, ..self }
     }
 
+    /// A request can keep its place in the queue beyond its call
+    /// ([`AcquireRequest::keep`](crate::AcquireRequest::keep)).
+    #[must_use]
+    pub const fn with_kept_places(self) -> Self {
+        Capabilities { keeps_places: true, ..self }
+    }
+
     /// Adds one capability.
     #[must_use]
     pub const fn with(self, capability: Capability) -> Self {
@@ -149,6 +161,11 @@ impl Capabilities {
     /// The declared claim window, two seconds at most.
     pub const fn claim_window(self) -> Duration {
         self.claim_window
+    }
+
+    /// Whether a request can keep its place in the queue beyond its call.
+    pub const fn keeps_places(self) -> bool {
+        self.keeps_places
     }
 
     /// What is declared, in the order of [`Capability::ALL`].

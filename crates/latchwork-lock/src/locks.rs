@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::acquire::ReleaseOnDrop;
 use crate::key::check_prefix;
-use crate::provider::DynLockProvider;
+use crate::provider::{AnyLockProvider, DynLockProvider};
 use crate::request::{LockRequest, ManyKeys, OneKey};
 use crate::{
     AcquireRequest, Capabilities, Capability, Clock, ConnectOptions, Error, Fence, Guard, Held,
     Holder, Inspection, Key, Lease, LockConfig, LockProvider, Owner, Page, PageRequest, Proof,
-    Result, Token, Wait,
+    Result, StaleFence, Token, Wait,
 };
 
 /// The prefix of keys unless another is chosen.
@@ -198,6 +199,7 @@ impl Locks {
             note: None,
             ttl: lease.ttl,
             wait: Wait::No,
+            keep: Duration::ZERO,
             retry_interval: locks.defaults().retry_interval,
             sent_at: locks.clock().recent(),
         };
@@ -294,6 +296,27 @@ impl Locks {
         self.provider().close().await;
     }
 
+    /// Lets a fence pass that is not older than the newest one that the backend's gate has seen for
+    /// this name, and remembers it (L20). It is the gate of
+    /// [`PostgresFenceGate`](crate::PostgresFenceGate) and [`SqliteFenceGate`](crate::SqliteFenceGate),
+    /// in a transaction of its own: between it and a write elsewhere a newer holder may come. For
+    /// exclusive leases only.
+    ///
+    /// Cancel safe: the check has happened or it has not, and may be asked for again.
+    ///
+    /// # Errors
+    /// [`NotSupported`](crate::ErrorKind::NotSupported), or what the backend reports; inside,
+    /// [`StaleFence`] for an older fence.
+    pub async fn check_fence(&self, name: &str, fence: Fence) -> Result<Result<(), StaleFence>> {
+        self.key(name)?;
+        self.provider().check_fence(name, fence).await
+    }
+
+    /// The provider, for what needs its [port](LockProvider) instead of guards.
+    pub fn any_provider(&self) -> AnyLockProvider {
+        AnyLockProvider::of(self.inner.provider.clone())
+    }
+
     /// The provider's name.
     pub fn provider_name(&self) -> &'static str {
         self.provider().name()
@@ -346,9 +369,12 @@ impl Locks {
         Arc::ptr_eq(&self.inner.provider, &other.inner.provider)
     }
 
-    /// A caller's key as the provider sees it.
+    /// A caller's key as the provider sees it: checked, and with the prefix.
+    ///
+    /// # Errors
+    /// [`InvalidKey`](crate::ErrorKind::InvalidKey).
     #[inline]
-    pub(crate) fn key(&self, name: &str) -> Result<Key> {
+    pub fn key(&self, name: &str) -> Result<Key> {
         Key::with_prefix(&self.inner.prefix, name)
     }
 

@@ -29,8 +29,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 
 use crate::{
-    Capabilities, Clock, Fence, Holder, Inspection, Key, Mode, Owner, Page, PageRequest, Result,
-    SystemClock,
+    Capabilities, Clock, Error, Fence, Holder, Inspection, Key, Mode, Owner, Page, PageRequest,
+    Result, StaleFence, SystemClock,
 };
 
 pub use crate::any_provider::AnyLockProvider;
@@ -56,6 +56,17 @@ pub struct AcquireRequest {
     pub ttl: Duration,
     /// How long to wait, counted from the call.
     pub wait: Wait,
+    /// How long its place in the queue outlives the call, for a caller that asks again with the same
+    /// token, here or in another process; zero, the default: the place ends with the call.
+    ///
+    /// With it nothing is released when the call is dropped or its wait is over, neither a place nor a
+    /// grant: the next call with the token, in whichever process, finds both. So a request that
+    /// waits asks for a ttl that is no longer than others may be held up by a caller which does not
+    /// come back, and renews it later. A request that does not wait queues for nothing; asked again
+    /// while its token holds the key, it lets the lease last its whole ttl from then on, if that
+    /// is longer, since nobody knows when the first one was answered.
+    /// Only for providers that [keep places](crate::Capabilities::keeps_places).
+    pub keep: Duration,
     /// The tick for backends without notification.
     pub retry_interval: Duration,
     /// When the request was made, by [`LockProvider::clock`]. A grant's trust counts from here
@@ -74,6 +85,7 @@ impl AcquireRequest {
             note: None,
             ttl,
             wait: Wait::No,
+            keep: Duration::ZERO,
             retry_interval: Duration::from_millis(100),
             sent_at,
         }
@@ -90,6 +102,27 @@ impl AcquireRequest {
     #[must_use]
     pub fn with_wait(mut self, wait: Wait) -> Self {
         self.wait = wait;
+        self
+    }
+
+    /// Sets how long its place in the queue outlives the call.
+    #[must_use]
+    pub fn with_keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// Sets the secret, of a request that was made before.
+    #[must_use]
+    pub fn with_token(mut self, token: Token) -> Self {
+        self.token = token;
+        self
+    }
+
+    /// Sets the owner.
+    #[must_use]
+    pub fn with_owner(mut self, owner: Option<Owner>) -> Self {
+        self.owner = owner;
         self
     }
 
@@ -209,6 +242,20 @@ pub trait LockProvider: Send + Sync + 'static {
         fence: Option<Fence>,
     ) -> impl Future<Output = Result<Vec<Holder>>> + Send;
 
+    /// Lets a fence pass that is not older than the newest that the backend's
+    /// [gate](crate::FenceGate) has seen for this name, and remembers it (L20). The default refuses
+    /// the operation.
+    ///
+    /// Cancel safe: the check has happened or it has not, and may be asked for again.
+    fn check_fence(
+        &self,
+        name: &str,
+        fence: Fence,
+    ) -> impl Future<Output = Result<Result<(), StaleFence>>> + Send {
+        let _ = (name, fence);
+        std::future::ready(Err(Error::not_supported(self.name(), "a fence gate")))
+    }
+
     /// Waits until every release that was queued has been tried.
     ///
     /// Cancel safe: what is queued stays queued.
@@ -274,6 +321,11 @@ pub(crate) trait DynLockProvider: Send + Sync {
         key: &'a Key,
         fence: Option<Fence>,
     ) -> BoxFuture<'a, Result<Vec<Holder>>>;
+    fn check_fence<'a>(
+        &'a self,
+        name: &'a str,
+        fence: Fence,
+    ) -> BoxFuture<'a, Result<Result<(), StaleFence>>>;
     fn close(&self) -> BoxFuture<'_, ()>;
 }
 
@@ -333,6 +385,13 @@ impl<P: LockProvider> DynLockProvider for P {
         fence: Option<Fence>,
     ) -> BoxFuture<'a, Result<Vec<Holder>>> {
         Box::pin(LockProvider::break_lock(self, key, fence))
+    }
+    fn check_fence<'a>(
+        &'a self,
+        name: &'a str,
+        fence: Fence,
+    ) -> BoxFuture<'a, Result<Result<(), StaleFence>>> {
+        Box::pin(LockProvider::check_fence(self, name, fence))
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(LockProvider::close(self))

@@ -236,6 +236,7 @@ impl<'a, K, F> LockRequest<'a, K, F> {
             note,
             ttl: self.config.ttl,
             wait: self.wait_mode(),
+            keep: Duration::ZERO,
             retry_interval: self.config.retry_interval,
             sent_at: self.locks.clock().recent(),
         };

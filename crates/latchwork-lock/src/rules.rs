@@ -207,6 +207,19 @@ impl<X> Rules<X> {
         true
     }
 
+    /// Lets a grant last at least this long from now on. A late twin of an earlier request must not
+    /// shorten what was asked for since.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn extend(&mut self, id: Id, ttl: Duration, now: Moment) {
+        if let Some(held) = self.holder_mut(id)
+            && held.expires < now.after(ttl)
+        {
+            held.requester.ttl = ttl;
+            held.expires = now.after(ttl);
+            held.claimed = true;
+        }
+    }
+
     /// Replaces a grant's identity and raises its fence (L13).
     pub(crate) fn rotate(
         &mut self,

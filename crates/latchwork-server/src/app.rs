@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use latchwork_flow::Contexts;
+use latchwork_lock::Locks;
 use latchwork_work::WorkManager;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
@@ -31,6 +33,8 @@ impl Default for Settings {
 pub struct App {
     pub(crate) work: WorkManager,
     pub(crate) tokens: Option<Tokens>,
+    locks: Option<Locks>,
+    flows: Option<Contexts>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) shutdown: watch::Receiver<bool>,
     waiting: Arc<Semaphore>,
@@ -40,8 +44,15 @@ impl App {
     /// An application on these orders, which ends its waits when the server ends.
     pub fn new(work: WorkManager, settings: Settings, shutdown: &Shutdown) -> Self {
         let waiting = Arc::new(Semaphore::new(settings.max_waiting));
-        let (settings, shutdown) = (Arc::new(settings), shutdown.watch());
-        App { work, tokens: None, settings, shutdown, waiting }
+        App {
+            work,
+            tokens: None,
+            locks: None,
+            flows: None,
+            settings: Arc::new(settings),
+            shutdown: shutdown.watch(),
+            waiting,
+        }
     }
 
     /// Lets callers in by these tokens, once there are some. Without tokens every caller may do
@@ -50,6 +61,43 @@ impl App {
     pub fn with_tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = Some(tokens);
         self
+    }
+
+    /// Serves these locks too. Waiting for them needs a provider that
+    /// [keeps places](latchwork_lock::Capabilities::keeps_places): SQLite's or PostgreSQL's.
+    #[must_use]
+    pub fn with_locks(mut self, locks: Locks) -> Self {
+        self.locks = Some(locks);
+        self
+    }
+
+    /// Serves these stored flows too. It runs none of them: that is for the program that has their
+    /// actions.
+    #[must_use]
+    pub fn with_flows(mut self, flows: Contexts) -> Self {
+        self.flows = Some(flows);
+        self
+    }
+
+    pub(crate) fn locks(&self) -> Result<&Locks, ApiError> {
+        let missing = || ApiError::new(501, "not_supported", "this server has no locks");
+        self.locks.as_ref().ok_or_else(missing)
+    }
+
+    pub(crate) fn flows(&self) -> Result<&Contexts, ApiError> {
+        let missing = || ApiError::new(501, "not_supported", "this server has no flows");
+        self.flows.as_ref().ok_or_else(missing)
+    }
+
+    /// The time that one request may wait.
+    pub(crate) fn wait_span(&self, wait_ms: u64) -> Result<Duration, ApiError> {
+        let wait = Duration::from_millis(wait_ms);
+        if wait <= self.settings.max_wait {
+            return Ok(wait);
+        }
+        let most = self.settings.max_wait.as_millis();
+        let detail = format!("a request waits {most} ms at most; ask again then");
+        Err(ApiError::new(400, "invalid_argument", detail).field("/wait_ms"))
     }
 
     /// A place among the requests that wait; refused when there are too many.

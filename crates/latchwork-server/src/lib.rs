@@ -14,15 +14,19 @@
 //! Without [`Tokens`] every caller may do everything: [`serve`] listens on loopback only then, and
 //! [`router`] refuses requests that a web page could have sent.
 
-#[allow(dead_code, reason = "locks and flows ask for the rest of it")]
+#[allow(dead_code, reason = "tokens make roles")]
 mod access;
 mod app;
-#[allow(dead_code, reason = "locks and flows ask for the rest of it")]
 mod caller;
 mod convert;
+mod convert_flow;
+mod duties;
 mod error;
+mod explain;
 mod extract;
+mod layer_errors;
 mod local_only;
+mod lock_calls;
 mod page;
 mod request_id;
 mod role;
@@ -34,6 +38,7 @@ mod stores;
 mod tokens;
 
 pub use app::{App, Settings, Shutdown};
+pub use duties::Duties;
 pub use role::{Role, UnknownRole};
 pub use routes::{openapi, router};
 pub use serve::{ServeError, serve};

@@ -8,8 +8,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use latchwork::Locks;
-use latchwork::work::{Maintenance, MaintenanceSettings, WorkManager};
-use latchwork_server::{App, ServeError, Settings, Shutdown, router, serve};
+use latchwork::flow::Contexts;
+use latchwork::work::{MaintenanceSettings, WorkManager};
+use latchwork_server::{App, Duties, ServeError, Settings, Shutdown, router, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -18,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::lock_location;
 use crate::output::{Output, out};
 
-/// Serve orders and items over HTTP, for programs of this machine.
+/// Serve orders, items, locks and flows over HTTP, for programs of this machine.
 ///
 /// Without --database everything is in one SQLite file. There are no tokens yet: every caller may do
 /// everything, so it listens on loopback only, and refuses web pages.
@@ -61,19 +62,17 @@ impl Serve {
         types.add_dynamic(sample::order_type())?;
         let work = WorkManager::builder(types).connect(&url).await?;
         let locks = Locks::connect(&url).await?;
-        let maintenance =
-            Maintenance::new(work.clone(), locks.clone(), MaintenanceSettings::default());
-        let maintenance = tokio::spawn(maintenance.run());
-        let worker = work.apply_worker(format!("serve-{}", std::process::id()))?;
-        let applying = tokio::spawn(worker.run());
+        let flows = Contexts::connect(&url).await?;
+        let duties = Duties::start(&work, &locks, MaintenanceSettings::default())?;
 
         let shutdown = Shutdown::new();
-        let app = App::new(work.clone(), Settings::default(), &shutdown);
+        let app = App::new(work.clone(), Settings::default(), &shutdown)
+            .with_locks(locks.clone())
+            .with_flows(flows);
         tokio::spawn(end_at_a_signal(shutdown.clone()));
         out(&greeting(address, &shown));
         let served = serve(listener, router(app), &shutdown).await;
-        applying.abort();
-        maintenance.abort();
+        duties.end().await;
         locks.close().await;
         work.close().await;
         served.map_err(Failure::from)

@@ -35,7 +35,8 @@ pub(crate) trait AcquireBackend: Sync {
 pub(crate) struct AcquireAttempt {
     pub(crate) request: AcquireRequest,
     pub(crate) id: Id,
-    /// Until when it waits, and how long that is from now on.
+    /// Until when its place is kept, and how long that is from now on: until it waits no longer, and as
+    /// long after that as the request wants.
     pub(crate) deadline: Moment,
     pub(crate) patience: Duration,
     /// Whether an attempt before was queued.
@@ -57,7 +58,11 @@ pub(crate) struct AttemptOutcome {
 
 /// Requests a lease and waits as the request says.
 ///
-/// Cancel safe: dropped, the request is released.
+/// A request that [keeps](AcquireRequest::keep) its place is never released here, neither at its
+/// deadline nor when it is dropped: another call with its token, perhaps in another process, may
+/// have gone on with it, and may even have been granted the key.
+///
+/// Cancel safe: dropped, the request is released, unless it keeps its place.
 pub(crate) async fn acquire(
     backend: &impl AcquireBackend,
     request: &AcquireRequest,
@@ -70,7 +75,8 @@ pub(crate) async fn acquire(
         Wait::Forever => Moment::NEVER,
     };
     let caller = CancelOnDrop::new();
-    let mut queued = ReleaseOnDrop { backend, key: &request.key, id, caller, armed: true };
+    let keeps = !request.keep.is_zero();
+    let mut queued = ReleaseOnDrop { backend, key: &request.key, id, caller, keeps, armed: true };
     let waiter = backend.waiters().register(request, id);
     let mut has_waited = false;
     loop {
@@ -79,11 +85,12 @@ pub(crate) async fn acquire(
             return Ok(Acquired::Granted(grant));
         }
         let sent_at = clock.now();
+        let keep = if request.wait == Wait::No { Duration::ZERO } else { request.keep };
         let attempt = AcquireAttempt {
             request: request.clone(),
             id,
-            deadline,
-            patience: deadline.since(sent_at),
+            deadline: deadline.after(keep),
+            patience: deadline.since(sent_at).saturating_add(keep),
             has_waited,
             caller: queued.caller.flag(),
         };
@@ -101,6 +108,10 @@ pub(crate) async fn acquire(
             }
             Ok(AttemptOutcome { decision: Decision::Queued, due_in, .. }) => {
                 has_waited = true;
+                if keeps && clock.now() >= deadline {
+                    queued.armed = false;
+                    return Ok(Acquired::Taken(None));
+                }
                 waiter.set_due(due_in.map_or(Moment::NEVER, |left| clock.now().after(left)));
                 backend.watch_waiters();
                 waiter.changed(&**clock, deadline).await;
@@ -115,6 +126,13 @@ pub(crate) async fn acquire(
 }
 
 impl AcquireAttempt {
+    /// Whether a grant that was there before is to last its whole ttl again; see
+    /// [`AcquireRequest::keep`].
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn extends(&self) -> bool {
+        !self.request.keep.is_zero() && self.request.wait == Wait::No
+    }
+
     /// The requester, as the rules have it.
     pub(crate) fn requester<X>(&self, now: Moment, extra: X) -> Requester<X> {
         Requester {
@@ -136,12 +154,13 @@ impl AttemptOutcome {
     }
 }
 
-/// A request that is in the queue, or about to be. Dropped, it is released.
+/// A request that is in the queue, or about to be. Dropped, it is released, or keeps its place.
 struct ReleaseOnDrop<'a, B: AcquireBackend> {
     backend: &'a B,
     key: &'a Key,
     id: Id,
     caller: CancelOnDrop,
+    keeps: bool,
     armed: bool,
 }
 
@@ -150,7 +169,9 @@ impl<B: AcquireBackend> Drop for ReleaseOnDrop<'_, B> {
         if self.armed {
             // Cancel before the release: an attempt that is decided after the release sees it.
             self.caller.cancel();
-            self.backend.release_later(self.key, self.id);
+            if !self.keeps {
+                self.backend.release_later(self.key, self.id);
+            }
         }
     }
 }

@@ -43,6 +43,8 @@ struct RegisteredWaiter {
     arrival: AtomicU64,
     /// The ttl of an exclusive request without owner and note.
     exclusive_ttl: Option<Duration>,
+    /// Its grant is not released when it is not taken here: another process may have gone on with it.
+    keeps: bool,
     /// When something ahead of it expires.
     due: Mutex<Moment>,
     poll_interval: Duration,
@@ -71,7 +73,7 @@ pub struct WaiterStatus<K> {
 impl WaiterRegistry {
     /// Registers a waiter, before its first request.
     pub fn register(self: &Arc<Self>, request: &AcquireRequest, id: Id) -> WaiterHandle {
-        let AcquireRequest { mode, owner, note, ttl, .. } = request;
+        let AcquireRequest { mode, owner, note, ttl, keep, .. } = request;
         let is_exclusive = *mode == Mode::Exclusive && owner.is_none() && note.is_none();
         let waiter = Arc::new(RegisteredWaiter {
             key: request.key.clone(),
@@ -81,6 +83,7 @@ impl WaiterRegistry {
             grant_in_flight: AtomicBool::new(false),
             arrival: AtomicU64::new(NOT_QUEUED),
             exclusive_ttl: is_exclusive.then_some(*ttl),
+            keeps: !keep.is_zero(),
             due: Mutex::new(Moment::NEVER),
             poll_interval: request.retry_interval,
         });
@@ -118,7 +121,9 @@ impl WaiterRegistry {
     /// Removes the grants that their waiters have not taken for so long: they are to be released.
     pub fn reclaim_unclaimed(&self, now: Moment, patience: Duration) -> Vec<(Key, Id)> {
         let waiters = self.waiters.lock();
-        let unclaimed = waiters.iter().filter(|(_, waiter)| waiter.slot.reclaim(now, patience));
+        let is_unclaimed =
+            |waiter: &RegisteredWaiter| !waiter.keeps && waiter.slot.reclaim(now, patience);
+        let unclaimed = waiters.iter().filter(|(_, waiter)| is_unclaimed(waiter));
         unclaimed.map(|(id, waiter)| (waiter.key.clone(), *id)).collect()
     }
 

@@ -6,9 +6,12 @@ mod batch;
 mod contents;
 mod docs;
 mod events;
+mod explain;
+mod flows;
 mod health;
 mod items;
 mod links;
+mod locks;
 mod order_types;
 mod orders;
 mod parts;
@@ -33,7 +36,7 @@ use crate::{access, local_only, request_id};
 #[derive(OpenApi)]
 #[openapi(info(
     title = "Latchwork",
-    description = "Orders and items that agents lease, submit and have reviewed.",
+    description = "Orders and items that agents lease, submit and have reviewed; locks; stored flows.",
     license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
 ))]
 struct Description;
@@ -80,6 +83,9 @@ fn described() -> OpenApiRouter<App> {
         .merge(stats::routes())
         .merge(agents::routes())
         .merge(tokens::routes())
+        .merge(locks::routes())
+        .merge(flows::routes())
+        .merge(explain::routes())
 }
 
 async fn not_found(uri: Uri) -> ApiError {

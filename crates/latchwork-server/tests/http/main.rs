@@ -5,8 +5,13 @@
 mod batch;
 mod browsers;
 mod client;
+mod explain;
+mod flows;
 mod idempotency;
+mod locks;
 mod parts;
+#[cfg(all(feature = "postgres", target_os = "linux"))]
+mod proofs;
 mod review;
 mod server;
 mod support;

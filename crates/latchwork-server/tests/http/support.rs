@@ -3,6 +3,8 @@
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{HeaderMap, Request, StatusCode};
+use latchwork_flow::Contexts;
+use latchwork_lock::Locks;
 use latchwork_server::{App, Settings, Shutdown, router};
 use latchwork_work::{
     Diff, DynamicOrderType, FailurePolicy, OrderContent, OrderTypes, PartSettings, PlannedItem,
@@ -14,10 +16,12 @@ use tower::ServiceExt as _;
 
 pub(crate) struct Fixture {
     pub(crate) work: WorkManager,
+    pub(crate) locks: Locks,
+    pub(crate) flows: Contexts,
     pub(crate) router: Router,
     pub(crate) shutdown: Shutdown,
     pub(crate) url: String,
-    _dir: Option<tempfile::TempDir>,
+    _dir: Option<std::sync::Arc<tempfile::TempDir>>,
 }
 
 pub(crate) struct Answer {
@@ -82,8 +86,26 @@ impl Fixture {
     async fn at(url: String, dir: Option<tempfile::TempDir>) -> Self {
         let work = WorkManager::builder(types()).connect(&url).await.expect("a store");
         let shutdown = Shutdown::new();
-        let router = router(App::new(work.clone(), Settings::default(), &shutdown));
-        Fixture { work, router, shutdown, url, _dir: dir }
+        let locks = Locks::connect(&url).await.expect("locks");
+        let flows = Contexts::connect(&url).await.expect("flows");
+        let app = App::new(work.clone(), Settings::default(), &shutdown)
+            .with_locks(locks.clone())
+            .with_flows(flows.clone());
+        Fixture {
+            work,
+            locks,
+            flows,
+            router: router(app),
+            shutdown,
+            url,
+            _dir: dir.map(std::sync::Arc::new),
+        }
+    }
+
+    /// The same data behind another router.
+    pub(crate) fn with(&self, router: Router, locks: Locks, shutdown: Shutdown) -> Self {
+        let (work, flows, url) = (self.work.clone(), self.flows.clone(), self.url.clone());
+        Fixture { work, locks, flows, router, shutdown, url, _dir: self._dir.clone() }
     }
 
     /// Applies what is approved.

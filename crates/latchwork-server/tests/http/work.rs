@@ -204,8 +204,10 @@ async fn every_operation_of_the_description_answers_as_described() {
     for (path, methods) in api["paths"].as_object().expect("paths") {
         for (method, operation) in methods.as_object().expect("methods") {
             operations += 1;
-            let path =
-                path.replace("{id}", "00000000-0000-0000-0000-000000000000").replace("{name}", "x");
+            let path = path
+                .replace("{id}", "00000000-0000-0000-0000-000000000000")
+                .replace("{name}", "x")
+                .replace("{key}", "x");
             let answer = match method.as_str() {
                 "get" => f.get(&path).await,
                 _ => f.post(&path, Value::Null).await,

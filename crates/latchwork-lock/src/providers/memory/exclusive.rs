@@ -262,6 +262,7 @@ mod tests {
             note: None,
             ttl: Duration::from_secs(ttl),
             wait: Wait::Forever,
+            keep: Duration::ZERO,
             retry_interval: Duration::ZERO,
             sent_at: Moment::default(),
         }

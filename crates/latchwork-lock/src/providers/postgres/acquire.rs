@@ -13,8 +13,11 @@ const DURING: &str = "acquiring a lease";
 
 /// Decides an attempt.
 pub(super) async fn attempt(batches: &Batches, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
-    // The last attempt after waiting may be granted only if the waiter is still known.
-    if (!attempt.has_waited || !attempt.patience.is_zero())
+    // The last attempt after waiting may be granted only if the waiter is still known; and only the
+    // rules move a place to another process.
+    let is_usual = attempt.request.keep.is_zero() || attempt.request.wait == Wait::No;
+    if is_usual
+        && (!attempt.has_waited || !attempt.patience.is_zero())
         && let Some(outcome) = try_fast_path(batches, &attempt).await?
     {
         return Ok(outcome);
@@ -55,20 +58,38 @@ async fn try_fast_path(
 async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome> {
     let id = attempt.id;
     let wait = !attempt.patience.is_zero();
+    let returns = !attempt.request.keep.is_zero() && !attempt.has_waited && wait;
     let ((decision, began), rules, now) = store
-        .edit(DURING, &attempt.request.key, |rules, edit| {
+        .edit_for(DURING, &attempt.request.key, returns.then_some(id), |rules, edit| {
             // Under the key's lock: the release that follows a cancelled request comes after this.
             if attempt.caller.is_cancelled() {
                 return (Decision::Refused, false);
             }
             let now = edit.now;
-            // A waiter that is queued already stays as it was, and costs no write.
             let queued = rules.queue.iter().find(|w| w.id == id).map(|w| w.extra.clone());
             let until = now.after(attempt.patience);
-            let extra =
-                queued.unwrap_or_else(|| RequesterInfo::new(&store.process, &store.client, until));
+            let new = || RequesterInfo::new(&store.process, &store.client, until);
+            let extra = match queued {
+                None => new(),
+                // A new call goes on with the place of an earlier one, which may have been made in
+                // another process: from now on this one tells whether its waiter lives.
+                Some(queued) if returns => {
+                    let mut moved = new();
+                    moved.place = queued.place;
+                    moved
+                }
+                // A waiter that is queued already stays as it was, and costs no write.
+                Some(queued) => queued,
+            };
             let requester = attempt.requester(now, extra);
-            rules.request_in_turn(requester, wait, attempt.has_waited, now, &mut edit.fences())
+            let fences = &mut edit.fences();
+            let mut decided =
+                rules.request_in_turn(requester, wait, attempt.has_waited, now, fences);
+            if attempt.extends() && matches!(decided.0, Decision::Granted(_)) {
+                rules.extend(id, attempt.request.ttl, now);
+                decided.1 = true;
+            }
+            decided
         })
         .await?;
     let holder = match decision {

@@ -7,7 +7,7 @@ use sqlx::postgres::PgPool;
 use tokio::sync::watch::Sender;
 
 use super::batches::Batches;
-use super::error::NAME;
+use super::error::{self, NAME};
 use super::notify::Notifier;
 use super::record::{self, RequesterInfo};
 use super::schema::{LAYER, MIGRATIONS};
@@ -20,8 +20,8 @@ use crate::coordination::polling::poll_waiters;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
-    AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
-    Key, LockProvider, Page, PageRequest, Proof, Result, Token,
+    AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
+    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, StaleFence, Token,
 };
 
 /// After this many requests somebody looks for what the killed have left.
@@ -153,7 +153,8 @@ impl LockProvider for PostgresLockProvider {
     fn capabilities(&self) -> Capabilities {
         const DECLARED: Capabilities = Capabilities::of(&Capability::ALL)
             .with_granularity(Duration::from_millis(500))
-            .with_claim_window(CLAIM_WINDOW);
+            .with_claim_window(CLAIM_WINDOW)
+            .with_kept_places();
         if self.store.has_own_sessions() {
             return DECLARED;
         }
@@ -162,6 +163,7 @@ impl LockProvider for PostgresLockProvider {
             .fold(Capabilities::NONE, Capabilities::with)
             .with_granularity(DECLARED.granularity())
             .with_claim_window(DECLARED.claim_window())
+            .with_kept_places()
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -240,6 +242,19 @@ impl LockProvider for PostgresLockProvider {
             broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
         })
         .await
+    }
+
+    async fn check_fence(&self, name: &str, fence: Fence) -> Result<Result<(), StaleFence>> {
+        const DURING: &str = "checking a fence";
+        if i64::try_from(fence.get()).is_err() {
+            return Err(Error::invalid_argument("fence", "it is over 2^63, which no grant has"));
+        }
+        let (store, name) = (self.store.clone(), name.to_owned());
+        let check = async move {
+            let checked = store.check_fence(&name, fence).await;
+            checked.map_err(|error| error::driver(DURING, error))
+        };
+        BACKGROUND.run(DURING, check).await
     }
 
     async fn close(&self) {

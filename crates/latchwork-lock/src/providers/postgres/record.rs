@@ -174,6 +174,14 @@ impl Row {
         self.fence.is_none() && *self.client == *client
     }
 
+    /// If this is the place of that waiter, it is one of this process from now on.
+    pub(super) fn come_back(&mut self, id: Id, client: &Arc<str>) {
+        if self.fence.is_none() && self.id == hex(id) {
+            self.client = client.clone();
+            self.alive_us = Some(i64::MAX);
+        }
+    }
+
     fn of(key: &Key, requester: &Requester<RequesterInfo>) -> Row {
         Row {
             key: key.as_str().to_owned(),

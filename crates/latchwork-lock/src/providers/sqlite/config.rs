@@ -50,6 +50,7 @@ impl Source {
                 connection: Some(connection),
                 waiters,
                 due: Default::default(),
+                kept: Default::default(),
                 later: Default::default(),
                 failed: Moment::default(),
                 beat: Moment::default(),

@@ -1,7 +1,8 @@
-use latchwork_sql::sqlite::explain;
+use latchwork_sql::sqlite::{explain, explain_direct};
+use rusqlite::Connection;
 use sqlx::SqliteConnection;
 
-use super::error::{self, NAME};
+use super::error::{self, Failure, NAME};
 use super::record::number;
 use crate::{Error, Fence, Result, StaleFence};
 
@@ -96,4 +97,22 @@ impl SqliteFenceGate {
     ) -> Result<Result<(), StaleFence>> {
         Self::check(transaction, key, fence).await
     }
+}
+
+/// Lets a fence pass the gate, on the writer's connection and in a transaction of its own.
+pub(super) fn pass(
+    on: &Connection,
+    name: &str,
+    fence: Fence,
+) -> Result<Result<(), StaleFence>, Failure> {
+    let advance = on.prepare_cached(SqliteFenceGate::ADVANCE);
+    let changed = advance.and_then(|mut it| it.execute((name, number(fence))));
+    if changed.map_err(explain_direct)? == 1 {
+        return Ok(Ok(()));
+    }
+    let newest = on.prepare_cached(SqliteFenceGate::NEWEST);
+    let newest: i64 = newest
+        .and_then(|mut it| it.query_row((name,), |row| row.get(0)))
+        .map_err(explain_direct)?;
+    Ok(Err(StaleFence { key: name.to_owned(), fence, newest: Fence::new(newest.unsigned_abs()) }))
 }

@@ -1,5 +1,7 @@
 //! The changes that the [writer](super::writer) makes.
 
+use std::time::Duration;
+
 use latchwork_sql::Fault;
 use tokio::sync::oneshot;
 
@@ -17,6 +19,10 @@ pub(super) trait Job: Send {
     fn is_wanted(&self) -> bool;
     /// The waiter that may be queued by it.
     fn waiter(&self) -> Option<Id>;
+    /// How long that one keeps its place, where the place outlives the call.
+    fn keep_for(&self) -> Option<Duration> {
+        None
+    }
     fn change(&mut self, rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>);
     /// Called after the change, with the state of the key.
     fn settled(&mut self, rules: &Rules<RequesterInfo>, here: &LocalProcess);
@@ -45,6 +51,8 @@ pub(super) struct JobOptions {
     pub(super) needed: bool,
     /// The waiter that may be queued by it.
     pub(super) waiter: Option<Id>,
+    /// How long that one keeps its place, where the place outlives the call.
+    pub(super) keep_for: Option<Duration>,
 }
 
 impl<T, F> Job for Task<T, F>
@@ -62,6 +70,10 @@ where
 
     fn waiter(&self) -> Option<Id> {
         self.options.waiter
+    }
+
+    fn keep_for(&self) -> Option<Duration> {
+        self.options.keep_for
     }
 
     fn change(&mut self, rules: &mut Rules<RequesterInfo>, edit: &mut Edit<'_>) {
@@ -138,6 +150,46 @@ impl Job for DeferredRelease {
     fn finish(self: Box<Self>, failed: Option<&Failure>) {
         if let Some(error) = failed {
             tracing::warn!(key = %self.key, %error, "a queued release failed; the lease ends with its ttl");
+        }
+    }
+}
+
+/// Takes a kept place out of the queue, unless it belongs to another process by now. A failure is left
+/// to the end of the belief that this process lives.
+pub(super) struct LeaveQueue {
+    pub(super) key: Key,
+    pub(super) id: Id,
+    pub(super) client: i64,
+}
+
+impl Job for LeaveQueue {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn is_wanted(&self) -> bool {
+        true
+    }
+
+    fn waiter(&self) -> Option<Id> {
+        None
+    }
+
+    fn change(&mut self, rules: &mut Rules<RequesterInfo>, _: &mut Edit<'_>) {
+        if rules.queue.iter().any(|w| w.id == self.id && w.extra.client == self.client) {
+            rules.leave(self.id);
+        }
+    }
+
+    fn settled(&mut self, _: &Rules<RequesterInfo>, _: &LocalProcess) {}
+
+    fn tries_again(&mut self, _: &Failure) -> bool {
+        false
+    }
+
+    fn finish(self: Box<Self>, failed: Option<&Failure>) {
+        if let Some(error) = failed {
+            tracing::debug!(key = %self.key, %error, "a kept place was not removed");
         }
     }
 }

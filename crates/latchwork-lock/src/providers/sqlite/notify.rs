@@ -7,7 +7,7 @@ use std::time::Duration;
 use latchwork_sql::sqlite::{BUSY_TIMEOUT, is_busy};
 
 use super::error::Failure;
-use super::jobs::DeferredRelease;
+use super::jobs::{DeferredRelease, Job, LeaveQueue};
 use super::record::{ALIVE, Record, run, stored_rows};
 use super::schema::{HEARTBEAT, WAITED};
 use super::store::View;
@@ -31,6 +31,7 @@ impl Writer {
             self.change(vec![Box::new(DeferredRelease::new(key, id))]);
             self.waiters.mark_reclaimed(id);
         }
+        self.leave_unkept();
         let waiters = self.waiters.clone();
         self.due.retain(|key, _| waiters.has_waiters(key));
         if self.due.is_empty() {
@@ -51,6 +52,16 @@ impl Writer {
         let due = self.due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone());
         let due = due.collect();
         self.tidy(due);
+    }
+
+    /// Takes those out of the queue who have not come back for their place in time.
+    fn leave_unkept(&mut self) {
+        let (now, client) = (self.ticked, self.here.client);
+        let over = self.kept.extract_if(|_, (_, until)| *until <= now);
+        let over: Vec<Box<dyn Job>> = over
+            .map(|(id, (key, _))| Box::new(LeaveQueue { key, id, client }) as Box<dyn Job>)
+            .collect();
+        self.change(over);
     }
 
     /// Stores a heartbeat, and reads the queues if another process has changed the file.

@@ -3,12 +3,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::sqlite::Options;
+use latchwork_sql::sqlite::{BUSY_TIMEOUT, Options};
 use sqlx::SqlitePool;
 use tokio::sync::oneshot;
 
+use super::boot::LocalProcess;
 use super::config::Source;
 use super::error::NAME;
+use super::fence_gate::pass;
 use super::handle::WriterHandle;
 use super::jobs::{DeferredRelease, JobOptions, release};
 use super::record::RequesterInfo;
@@ -23,7 +25,7 @@ use crate::reporter::Reporter;
 use crate::rules::{CLAIM_WINDOW, Id, Rules};
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Error, Fence, Grant, Holder,
-    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, Token,
+    Inspection, Key, LockProvider, Page, PageRequest, Proof, Result, StaleFence, Token,
 };
 
 /// Locks between the processes of one machine, in an SQLite file; clones share them.
@@ -117,7 +119,8 @@ impl LockProvider for SqliteLockProvider {
             Bounded,
         ])
         .with_granularity(Duration::from_millis(500))
-        .with_claim_window(CLAIM_WINDOW);
+        .with_claim_window(CLAIM_WINDOW)
+        .with_kept_places();
         DECLARED
     }
 
@@ -201,6 +204,26 @@ impl LockProvider for SqliteLockProvider {
                 broken.iter().map(|h| report.holder(h, h.requester.extra.label())).collect()
             })
             .await
+    }
+
+    async fn check_fence(&self, name: &str, fence: Fence) -> Result<Result<(), StaleFence>> {
+        let name = name.to_owned();
+        if i64::try_from(fence.get()).is_err() {
+            return Err(Error::invalid_argument("fence", "it is over 2^63, which no grant has"));
+        }
+        let clock = &self.writer.here.clock;
+        let patience = clock.now().after(BUSY_TIMEOUT);
+        loop {
+            let name = name.clone();
+            let check = move |on: &rusqlite::Connection, _: &LocalProcess| pass(on, &name, fence);
+            match self.writer.read("checking a fence", check).await {
+                // Another process writes.
+                Err(error) if error.is_temporary() && clock.now() < patience => {
+                    clock.sleep_until(clock.now().after(Duration::from_millis(2))).await;
+                }
+                checked => return checked,
+            }
+        }
     }
 
     async fn close(&self) {

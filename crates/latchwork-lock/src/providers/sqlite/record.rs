@@ -197,8 +197,13 @@ impl Record {
         is_over
     }
 
-    /// Removes what is gone.
-    pub(super) fn remove(&self, from: &Connection, key: &str) -> Result<(), Failure> {
+    /// Removes what is gone, and moves waiters that another process has queued.
+    pub(super) fn remove(
+        &self,
+        from: &Connection,
+        key: &str,
+        now: ClockReading,
+    ) -> Result<(), Failure> {
         for old in &self.holders {
             if !self.rules.holders.iter().any(|held| held.requester.id == old.requester.id) {
                 run(from, DELETE_HOLDER, (key, blob(old.requester.id)))?;
@@ -209,7 +214,10 @@ impl Record {
                 None if self.silent.contains(id) => {}
                 None => run(from, DELETE_WAITER, (seq,))?,
                 Some(kept) if kept.extra.client != *client => {
-                    run(from, MOVE_WAITER, (kept.extra.client, &*kept.extra.process, seq))?;
+                    let (client, process) = (kept.extra.client, &*kept.extra.process);
+                    let alive = now.stamp(kept.extra.alive);
+                    let values = (client, process, alive.clock.0, alive.at, alive.ns, seq);
+                    run(from, MOVE_WAITER, values)?;
                 }
                 Some(_) => {}
             }

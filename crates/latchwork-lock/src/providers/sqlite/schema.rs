@@ -159,8 +159,8 @@ pub(super) const PUT_WAITER: &str = "\
     ttl_us, since_at, boot, alive_at, alive_ns) \
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
-pub(super) const MOVE_WAITER: &str =
-    "UPDATE latchwork_lock_waiter SET client = ?, process = ? WHERE seq = ?";
+pub(super) const MOVE_WAITER: &str = "UPDATE latchwork_lock_waiter SET client = ?, process = ?, boot = ?, alive_at = ?, alive_ns = ? \
+    WHERE seq = ?";
 
 pub(super) const DELETE_WAITER: &str = "DELETE FROM latchwork_lock_waiter WHERE seq = ?";
 

@@ -123,7 +123,7 @@ impl KeySet {
             last.save(to, *shard)?;
         }
         for (key, record) in &self.keys {
-            record.remove(to, key)?;
+            record.remove(to, key, self.now)?;
             record.put(to, key, self.now)?;
         }
         let until = self.now.stamp(self.now.moment);

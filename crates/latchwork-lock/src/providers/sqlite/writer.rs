@@ -69,6 +69,8 @@ pub(super) struct Writer {
     pub(super) waiters: Arc<WaiterRegistry>,
     /// The keys that have waiters in this process, and when something of them expires.
     pub(super) due: HashMap<Key, Moment>,
+    /// Places that outlive their calls, and until when; while a call waits, they are its own.
+    pub(super) kept: HashMap<Id, (Key, Moment)>,
     /// Releases to be tried again, and since when.
     pub(super) later: VecDeque<Box<dyn Job>>,
     pub(super) failed: Moment,
@@ -131,7 +133,7 @@ impl Writer {
 
     /// The next order, or that it is time for a tick.
     fn next(&self) -> Result<Order, RecvTimeoutError> {
-        match (self.due.is_empty(), self.later.is_empty()) {
+        match (self.due.is_empty(), self.later.is_empty() && self.kept.is_empty()) {
             (false, _) => self.orders.recv_timeout(TICK),
             (true, false) => self.orders.recv_timeout(PAUSE),
             (true, true) => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -193,6 +195,9 @@ impl Writer {
                     self.beat = now;
                 }
                 self.waiters.mark_queued(id);
+                if let Some(span) = job.keep_for() {
+                    self.kept.insert(id, (job.key().clone(), now.after(span)));
+                }
                 self.due.entry(job.key().clone()).or_insert(Moment::NEVER);
             }
         }

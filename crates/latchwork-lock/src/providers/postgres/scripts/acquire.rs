@@ -83,7 +83,7 @@ impl Message for AcquireCall {
     }
 
     fn answered_in_vain(self, answer: AcquireReply, store: &Arc<Store>) {
-        if let AcquireReply::Refused(_) = answer {
+        if matches!(answer, AcquireReply::Refused(_)) || !self.request.keep.is_zero() {
             return;
         }
         let (store, AcquireCall { request, id, open, .. }) = (store.clone(), self);
@@ -96,7 +96,8 @@ impl Message for AcquireCall {
 
     async fn recover(self, reply: Reply<Self>, store: &Store, was_sent: bool) {
         // A caller that still waits finds out by the rules.
-        if reply.send(Ok(BatchOutcome::UseRules)).is_err() && was_sent {
+        let is_given_up = reply.send(Ok(BatchOutcome::UseRules)).is_err() && was_sent;
+        if is_given_up && self.request.keep.is_zero() {
             release_with_retry(store, &self.request.key, self.id).await;
         }
     }

@@ -9,6 +9,7 @@ use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, is_silence};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
+use super::fence_gate::PostgresFenceGate;
 use super::open_requests::OpenRequests;
 use super::record::{self, ALIVE, RequesterInfo, Row};
 use super::{error, schema};
@@ -17,7 +18,7 @@ use crate::coordination::liveness::Heartbeat;
 use crate::coordination::server_clock::ServerClock;
 use crate::coordination::waiters::WaiterRegistry;
 use crate::rules::{Id, Rules};
-use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result};
+use crate::{Clock, Error, Fence, Inspection, Key, Moment, Page, PageRequest, Result, StaleFence};
 
 pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
@@ -101,6 +102,18 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
     ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
+        self.edit_for(during, key, None, change).await
+    }
+
+    /// The same on behalf of a waiter that may have been queued by another process: from now on it is
+    /// one of this process, so it is not passed over because that one is silent.
+    pub(super) async fn edit_for<T>(
+        &self,
+        during: &'static str,
+        key: &Key,
+        returning: Option<Id>,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let number = lock_number(key);
         let (mut connection, row, sent_at) = loop {
@@ -122,12 +135,21 @@ impl Store {
         };
         let (now, fences, before) = loaded(during, &row)?;
         self.observe_time(record::micros(now), sent_at);
-        let (mut rules, absent) = record::rules(&before, &self.client, now)
+        let mut seen = before.clone();
+        if let Some(id) = returning {
+            seen.iter_mut().for_each(|row| row.come_back(id, &self.client));
+        }
+        let (mut rules, mut absent) = record::rules(&seen, &self.client, now)
             .map_err(|what| error::unreadable(during, what))?;
         let first_expiry = rules.next_expiry();
         let mut edit = Edit { now, fences: fences.into_iter(), last: rules.last_fence };
         let out = change(&mut rules, &mut edit);
         rules.admit(now, &mut edit.fences(), |_| {});
+        // One that was passed over may have queued again, or been granted the key.
+        absent.silent.retain(|silent| {
+            let is_queued = rules.queue.iter().any(|waiting| waiting.id == silent.id);
+            !is_queued && !rules.holders.iter().any(|held| held.requester.id == silent.id)
+        });
         let known: Vec<Fence> = before.iter().filter_map(Row::fence).collect();
         let (gone, new) = record::difference(&before, record::rows(key, &rules, &absent.silent));
         if gone.is_empty() && new.is_empty() {
@@ -290,6 +312,24 @@ impl Store {
         let rows = self.read(self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
+    }
+
+    /// Lets a fence pass the gate, in a transaction of its own.
+    pub(super) async fn check_fence(
+        &self,
+        name: &str,
+        fence: Fence,
+    ) -> sqlx::Result<Result<(), StaleFence>> {
+        let mut connection = JobConnection::open(&self.pool).await?;
+        let checked = in_time(async {
+            let mut tx = connection.begin().await?;
+            let checked = PostgresFenceGate::check(&mut tx, name, fence).await?;
+            tx.commit().await?;
+            Ok(checked)
+        })
+        .await;
+        connection.mark_answered(&checked);
+        checked
     }
 
     fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<RequesterInfo>, Moment)> {

@@ -1,0 +1,59 @@
+//! What is done to locks of others, and to what they guard.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use latchwork_api as api;
+use latchwork_api::Problems;
+use latchwork_lock::Fence;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::holder;
+use crate::app::App;
+use crate::caller::Caller;
+use crate::error::ApiError;
+use crate::extract::Json;
+
+pub(super) fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new().routes(routes!(break_lock)).routes(routes!(check_fence))
+}
+
+/// Ends leases of others, and says whose they were.
+///
+/// A holder learns of it at its next renewal; until then only the fence stops it.
+#[utoipa::path(post, path = "/v1/locks/break", operation_id = "break_lock", tag = "locks",
+    request_body = api::BreakLock,
+    responses((status = 200, body = api::BrokenLock), Problems))]
+async fn break_lock(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<api::BreakLock>,
+) -> Result<Answer<api::BrokenLock>, ApiError> {
+    let locks = app.locks()?;
+    caller.require_key(&request.key)?;
+    let broken = match request.fence.map(Fence::new) {
+        Some(fence) => locks.break_lease(&request.key, fence).await?.into_iter().collect(),
+        None => locks.break_lock(&request.key).await?,
+    };
+    let (key, count) = (&request.key, broken.len());
+    tracing::info!(key, count, by = caller.identity(), "leases were broken");
+    Ok(Answer(api::BrokenLock { broken: broken.into_iter().map(holder).collect() }))
+}
+
+/// Refuses a fence that is older than one already seen for the key, and remembers it otherwise.
+///
+/// For exclusive leases only. Between this answer and a write elsewhere a newer holder may come: where
+/// the write is in the same database, check the fence in its transaction instead.
+#[utoipa::path(post, path = "/v1/locks/check-fence", operation_id = "check_fence", tag = "locks",
+    request_body = api::CheckFence,
+    responses((status = 200, body = api::CheckedFence), Problems))]
+async fn check_fence(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<api::CheckFence>,
+) -> Result<Answer<api::CheckedFence>, ApiError> {
+    let locks = app.locks()?;
+    caller.require_key(&request.key)?;
+    locks.check_fence(&request.key, Fence::new(request.fence)).await??;
+    Ok(Answer(api::CheckedFence { fence: request.fence }))
+}
