@@ -1,5 +1,7 @@
 """What schemathesis cannot know: who may call what, and what the sample order type takes."""
 
+import os
+
 import schemathesis
 
 # Without tokens a caller says who it is. Nobody approves what they have proposed or submitted.
@@ -33,10 +35,21 @@ def before_call(context, case, kwargs):
     # A request that waits would take the time of a hundred others.
     if isinstance(body.get("wait_ms"), int):
         body["wait_ms"] = min(body["wait_ms"], 50)
-    # Most payloads and results that can be thought of are refused by the sample type: with these the
-    # sequences get to the end. Those of a generated type are sent as they are.
-    if operation in ("propose", "plan") and len(str(body.get("type", ""))) % 4 and "payload" in body:
+    # Most payloads, results and filters that can be thought of are refused or find nothing: with these
+    # the sequences get to the end. Requests outside of sequences are sent as they were made.
+    if "LATCHWORK_SEQUENCES" not in os.environ:
+        return
+    if operation in ("propose", "plan") and {"type", "payload"} <= body.keys():
         body.update(type="greeting", payload=PAYLOAD)
-        body.pop("unique_states", None)
-    if operation == "submit" and len(str(body.get("notes", ""))) % 4 and "result" in body:
+        for name in ("unique_key", "unique_states"):
+            body.pop(name, None)
+    if operation == "checkout":
+        for name in ("types", "min_priority", "meta", "limit"):
+            body.pop(name, None)
+    if operation == "submit" and {"lease", "result"} <= body.keys():
         body["result"] = RESULT
+    if operation == "approve":
+        body.pop("edits", None)
+    if operation == "reject" and "errors" in body:
+        body.update(errors=[{"code": "tone", "message": "too loud"}])
+        body.pop("items", None)
