@@ -20,7 +20,7 @@ async fn a_chain_leads_from_an_order_to_the_signal_that_is_missing() {
     let told = f.get(&format!("/v1/explain/orders/{id}")).await.ok();
     assert_eq!(
         (&told["state"], &told["subject"]["kind"]),
-        (&json!("in_progress"), &json!("order"))
+        (&json!("checked_out"), &json!("order"))
     );
     let chain = ["/reasons/0", "/because/0", "/because/0", "/because/0"];
     let codes: Vec<_> = (1..=chain.len())
