@@ -7,6 +7,7 @@ use latchwork_work::WorkManager;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::tokens::Tokens;
 
 /// Limits of a server.
@@ -31,6 +32,7 @@ impl Default for Settings {
 pub struct App {
     pub(crate) work: WorkManager,
     pub(crate) tokens: Option<Tokens>,
+    pub(crate) metrics: Option<Metrics>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) shutdown: watch::Receiver<bool>,
     waiting: Arc<Semaphore>,
@@ -41,7 +43,7 @@ impl App {
     pub fn new(work: WorkManager, settings: Settings, shutdown: &Shutdown) -> Self {
         let waiting = Arc::new(Semaphore::new(settings.max_waiting));
         let (settings, shutdown) = (Arc::new(settings), shutdown.watch());
-        App { work, tokens: None, settings, shutdown, waiting }
+        App { work, tokens: None, metrics: None, settings, shutdown, waiting }
     }
 
     /// Lets callers in by these tokens, once there are some. Without tokens every caller may do
@@ -50,6 +52,18 @@ impl App {
     pub fn with_tokens(mut self, tokens: Tokens) -> Self {
         self.tokens = Some(tokens);
         self
+    }
+
+    /// Shows what the program counts at `/metrics`.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Metrics) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.settings.max_waiting.saturating_sub(self.waiting.available_permits())
     }
 
     /// A place among the requests that wait; refused when there are too many.
