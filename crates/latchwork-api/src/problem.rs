@@ -60,7 +60,7 @@ pub struct Problem {
 
 /// The codes that only HTTP has, with their meaning, and whether they are temporary. Those of the layers
 /// are the same everywhere.
-pub const HTTP_CODES: [(&str, &str, bool); 11] = [
+pub const HTTP_CODES: [(&str, &str, bool); 12] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
     ("unauthorized", "the request has no token, or one that the server cannot accept", false),
@@ -68,6 +68,7 @@ pub const HTTP_CODES: [(&str, &str, bool); 11] = [
     ("token_exists", "a token of this name can be used already", false),
     ("token_not_found", "there is no such token", false),
     ("malformed_request", "the body, path, query or a header cannot be read", false),
+    ("body_timeout", "the body of the request did not come in time", true),
     ("unsupported_media_type", "the body is not declared as JSON", false),
     ("not_found", "there is nothing at this path", false),
     ("method_not_allowed", "the path has no such method", false),
@@ -106,6 +107,9 @@ pub enum Problems {
     /// The path has no such method.
     #[response(status = 405, content_type = "application/problem+json")]
     MethodNotAllowed(Problem),
+    /// The body did not come in time.
+    #[response(status = 408, content_type = "application/problem+json")]
+    RequestTimeout(Problem),
     /// The state does not allow it, or a request with the same idempotency key is under way.
     #[response(status = 409, content_type = "application/problem+json")]
     Conflict(Problem),

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-#[cfg(feature = "sqlite")]
-use crate::commands::serve;
 use crate::commands::{completions, demo, flows, lock, locks};
+#[cfg(feature = "sqlite")]
+use crate::commands::{config, serve, tokens};
 use crate::output::has_colour;
 
 /// Locks with fences, for shells and scripts.
@@ -22,6 +22,7 @@ Examples:
   latchwork lock nightly-backup -- ./backup.sh     one at a time, on this machine
   latchwork locks ls                               who holds what
   latchwork serve                                  orders and items over HTTP, on this machine
+  latchwork tokens create me --role admin          from now on every caller needs a token
   latchwork demo                                   see it all happen, in ten seconds
 
 Set LATCHWORK_LOG=debug to see what the lock layer does (on stderr).";
@@ -33,6 +34,10 @@ enum Command {
     Flows(flows::FlowsCommand),
     #[cfg(feature = "sqlite")]
     Serve(serve::Serve),
+    #[cfg(feature = "sqlite")]
+    Tokens(tokens::TokensCommand),
+    #[cfg(feature = "sqlite")]
+    Config(config::ConfigCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
 }
@@ -46,6 +51,10 @@ impl Cli {
             Command::Flows(flows) => flows.run(),
             #[cfg(feature = "sqlite")]
             Command::Serve(serve) => serve.run(),
+            #[cfg(feature = "sqlite")]
+            Command::Tokens(tokens) => tokens.run(),
+            #[cfg(feature = "sqlite")]
+            Command::Config(config) => config.run(),
             Command::Demo(demo) => demo.run(),
             Command::Completions(completions) => completions.run(),
         }

@@ -19,6 +19,8 @@ mod exit;
 mod key;
 mod lock_location;
 mod output;
+#[cfg(feature = "sqlite")]
+mod server_config;
 mod show;
 mod supervise;
 

@@ -19,6 +19,7 @@ const TABLE: &[(Method, &str, Access)] = &[
     (Method::GET, "/readyz", Access::Open),
     (Method::GET, "/openapi.json", Access::Open),
     (Method::GET, "/docs", Access::Open),
+    (Method::GET, "/metrics", Access::Read),
     (Method::GET, "/v1/orders", Access::Read),
     (Method::POST, "/v1/orders", Access::Propose),
     (Method::GET, "/v1/orders/{id}", Access::Read),
@@ -103,18 +104,22 @@ pub(crate) async fn check(State(app): State<App>, mut request: Request, next: Ne
     let Some(access) = access_of(request.method(), path.as_str()) else {
         return refuse(path.as_str());
     };
-    if access != Access::Open {
-        match authenticate(&app, request.headers(), request.extensions()).await {
-            Ok(caller) if caller.role().may(access) => {
-                request.extensions_mut().insert(caller);
-            }
-            Ok(_) => {
-                return ApiError::new(403, "forbidden", refusal(access)).into_response();
-            }
-            Err(error) => return error.into_response(),
-        }
+    if access == Access::Open {
+        return next.run(request).await;
     }
-    next.run(request).await
+    let caller = match authenticate(&app, request.headers(), request.extensions()).await {
+        Ok(caller) if caller.role().may(access) => caller,
+        Ok(_) => return ApiError::new(403, "forbidden", refusal(access)).into_response(),
+        Err(error) => return error.into_response(),
+    };
+    request.extensions_mut().insert(caller.clone());
+    let mut response = next.run(request).await;
+    if let Some(types) = caller.scope().types()
+        && let Some(error) = response.extensions_mut().get_mut::<ApiError>()
+    {
+        error.hide_types(types);
+    }
+    response
 }
 
 /// Says which roles it takes.

@@ -9,6 +9,7 @@ use latchwork_work::WorkManager;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::error::ApiError;
+use crate::metrics::Metrics;
 use crate::tokens::Tokens;
 
 /// Limits of a server.
@@ -35,6 +36,7 @@ pub struct App {
     pub(crate) tokens: Option<Tokens>,
     locks: Option<Locks>,
     flows: Option<Contexts>,
+    pub(crate) metrics: Option<Metrics>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) shutdown: watch::Receiver<bool>,
     waiting: Arc<Semaphore>,
@@ -47,6 +49,7 @@ impl App {
         App {
             work,
             tokens: None,
+            metrics: None,
             locks: None,
             flows: None,
             settings: Arc::new(settings),
@@ -98,6 +101,18 @@ impl App {
         let most = self.settings.max_wait.as_millis();
         let detail = format!("a request waits {most} ms at most; ask again then");
         Err(ApiError::new(400, "invalid_argument", detail).field("/wait_ms"))
+    }
+
+    /// Shows what the program counts at `/metrics`.
+    #[must_use]
+    pub fn with_metrics(mut self, metrics: Metrics) -> Self {
+        self.metrics = Some(metrics);
+        self
+    }
+
+    /// How many requests wait.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.settings.max_waiting.saturating_sub(self.waiting.available_permits())
     }
 
     /// A place among the requests that wait; refused when there are too many.

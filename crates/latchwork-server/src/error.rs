@@ -59,6 +59,16 @@ impl ApiError {
         *self.problem
     }
 
+    /// Names no order types but these, for a caller who may see no others.
+    pub(crate) fn hide_types(&mut self, types: &[String]) {
+        if self.problem.code == "order_type_not_found" {
+            self.problem.detail = "the server has no order type of this name".to_owned();
+            if let Some(allowed) = &mut self.problem.allowed {
+                allowed.retain(|name| types.contains(name));
+            }
+        }
+    }
+
     /// The document, as it is sent.
     pub(crate) fn render(mut self, request_id: &str) -> Response {
         self.problem.request_id = Some(request_id.to_owned());

@@ -1,5 +1,7 @@
 //! Reading requests, with refusals as problems.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::header;
@@ -28,7 +30,12 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
             ));
         }
         let limit = app.settings.max_body_bytes;
-        let body = Bytes::from_request(request, app).await.map_err(|error| {
+        let body = tokio::time::timeout(BODY_TIMEOUT, Bytes::from_request(request, app)).await;
+        let body = body.map_err(|_| {
+            let detail = "the body did not come in time; send it faster, or in smaller requests";
+            ApiError::new(408, "body_timeout", detail)
+        })?;
+        let body = body.map_err(|error| {
             let status = axum::response::IntoResponse::into_response(error).status();
             match status.as_u16() {
                 413 => ApiError::new(
@@ -45,6 +52,9 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
         })
     }
 }
+
+/// How long a client may take to send a body: a slow one must not hold a connection for ever.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An id in the path.
 pub(crate) struct Id<T>(pub(crate) T);

@@ -27,6 +27,7 @@ mod extract;
 mod layer_errors;
 mod local_only;
 mod lock_calls;
+mod metrics;
 mod page;
 mod request_id;
 mod role;
@@ -34,12 +35,17 @@ mod routes;
 #[allow(dead_code, reason = "locks and flows ask for the rest of it")]
 mod scope;
 mod serve;
+mod serve_error;
 mod stores;
+mod tls;
 mod tokens;
 
 pub use app::{App, Settings, Shutdown};
 pub use duties::Duties;
+pub use metrics::{Metrics, MetricsInstalled};
 pub use role::{Role, UnknownRole};
 pub use routes::{openapi, router};
-pub use serve::{ServeError, serve};
+pub use serve::{ServeOptions, serve, serve_with};
+pub use serve_error::ServeError;
+pub use tls::Tls;
 pub use tokens::{NewToken, Secret, Token, TokenError, Tokens};

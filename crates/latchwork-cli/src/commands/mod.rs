@@ -1,12 +1,16 @@
 //! One file a command.
 
 pub(crate) mod completions;
+#[cfg(feature = "sqlite")]
+pub(crate) mod config;
 pub(crate) mod demo;
 pub(crate) mod flows;
 pub(crate) mod lock;
 pub(crate) mod locks;
 #[cfg(feature = "sqlite")]
 pub(crate) mod serve;
+#[cfg(feature = "sqlite")]
+pub(crate) mod tokens;
 
 use std::future::Future;
 

@@ -2,38 +2,38 @@
 
 mod sample;
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use latchwork::Locks;
 use latchwork::flow::Contexts;
 use latchwork::work::{MaintenanceSettings, WorkManager};
-use latchwork_server::{App, Duties, ServeError, Settings, Shutdown, router, serve};
+use latchwork_server::{
+    App, Duties, Metrics, ServeError, ServeOptions, Settings, Shutdown, Tls, Tokens, router,
+    serve_with,
+};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::block_on_threads;
 use crate::exit::{Exit, Failure};
-use crate::lock_location;
 use crate::output::{Output, out};
+use crate::server_config::{ListenFlags, ServerConfig, ServerFlags};
 
-/// Serve orders, items, locks and flows over HTTP, for programs of this machine.
+/// Serve orders, items, locks and flows over HTTP.
 ///
-/// Without --database everything is in one SQLite file. There are no tokens yet: every caller may do
-/// everything, so it listens on loopback only, and refuses web pages.
+/// Without --database everything is in one SQLite file. As long as there are no tokens (latchwork tokens
+/// create) every caller may do everything, so it listens on loopback only then, and refuses web pages.
+///
+/// Settings come from latchwork.toml, from LATCHWORK_… variables and from flags; the later one counts.
+/// `latchwork config show` prints them.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
-    /// Where to listen; port 0 takes a free one.
-    #[arg(long, env = "LATCHWORK_LISTEN", default_value = "127.0.0.1:8420", value_name = "ADDR")]
-    listen: SocketAddr,
-    /// The directory of the SQLite file; by default one of the user.
-    #[arg(long, env = "LATCHWORK_DATA", value_name = "DIR", conflicts_with = "database")]
-    data: Option<PathBuf>,
-    /// A database instead: postgres://user:password@host/database.
-    #[arg(long, env = "LATCHWORK_DATABASE", value_name = "URL", hide_env_values = true)]
-    database: Option<String>,
+    #[command(flatten)]
+    flags: ServerFlags,
+    #[command(flatten)]
+    listen: ListenFlags,
 }
 
 impl Serve {
@@ -45,17 +45,22 @@ impl Serve {
     }
 
     async fn serve(self) -> Result<(), Failure> {
-        let (url, shown) = self.database()?;
-        let listener = TcpListener::bind(self.listen).await.map_err(|error| {
-            let message = format!("cannot listen on {}: {error}", self.listen);
+        let config = ServerConfig::load(&self.flags, &self.listen)?;
+        let tls = config.tls().map(|(cert, key)| Tls::from_files(&cert, &key)).transpose()?;
+        let (url, shown) = config.database(true)?;
+        let listen = config.listen()?;
+        let listener = TcpListener::bind(listen).await.map_err(|error| {
+            let message = format!("cannot listen on {listen}: {error}");
             let mut failure = Failure::new(Exit::Unavailable, "unavailable", message);
             failure.hint =
                 Some("name another address with --listen; port 0 takes a free one".to_owned());
             failure
         })?;
         let address = listener.local_addr().map_err(ServeError::from)?;
-        if !address.ip().is_loopback() {
-            // Before anything is opened or said.
+        let tokens = Tokens::connect(&url).await?;
+        let has_tokens = tokens.are_configured().await?;
+        if !address.ip().is_loopback() && !has_tokens {
+            // Before anything else is opened or said.
             return Err(ServeError::NotLoopback { address }.into());
         }
         let mut types = latchwork::work::OrderTypes::new();
@@ -66,48 +71,41 @@ impl Serve {
         let duties = Duties::start(&work, &locks, MaintenanceSettings::default())?;
 
         let shutdown = Shutdown::new();
-        let app = App::new(work.clone(), Settings::default(), &shutdown)
+        let mut app = App::new(work.clone(), settings(&config)?, &shutdown)
             .with_locks(locks.clone())
-            .with_flows(flows);
+            .with_flows(flows)
+            .with_tokens(tokens.clone());
+        if let Ok(metrics) = Metrics::install() {
+            app = app.with_metrics(metrics);
+        }
         tokio::spawn(end_at_a_signal(shutdown.clone()));
-        out(&greeting(address, &shown));
-        let served = serve(listener, router(app), &shutdown).await;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        out(&greeting(&format!("{scheme}://{address}"), &shown, has_tokens));
+        if !address.ip().is_loopback() && tls.is_none() {
+            let note = "connections are not encrypted, and tokens can be read on their way: use \
+                        --tls-cert and --tls-key, or let a proxy do it";
+            Output::default().note("not_encrypted", note);
+        }
+        let options = ServeOptions {
+            tls,
+            any_address: has_tokens,
+            max_connections: config.number("limits.max_connections")?,
+        };
+        let served = serve_with(listener, router(app), &shutdown, options).await;
         duties.end().await;
         locks.close().await;
         work.close().await;
+        tokens.close().await;
         served.map_err(Failure::from)
-    }
-
-    /// The address of the database, and how it is shown.
-    fn database(&self) -> Result<(String, String), Failure> {
-        if let Some(url) = &self.database {
-            return Ok((url.clone(), lock_location::without_password(url)));
-        }
-        let directory = match &self.data {
-            Some(directory) => directory.clone(),
-            None => lock_location::default_directory()?.with_file_name("server"),
-        };
-        std::fs::create_dir_all(&directory).map_err(|error| {
-            let message = format!("{} cannot be made: {error}", directory.display());
-            Failure::new(Exit::Unavailable, "work_store_backend", message)
-        })?;
-        let file = directory.join("latchwork.db");
-        Ok((sqlite_url(&file)?, file.display().to_string()))
     }
 }
 
-fn sqlite_url(file: &Path) -> Result<String, Failure> {
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    match file.to_str() {
-        Some(path) if !path.contains(['?', '%', '#']) => Ok(format!("sqlite://{path}")),
-        _ => {
-            let message = format!(
-                "{} cannot be used as the directory of a database: use a path of plain UTF-8 characters",
-                file.display()
-            );
-            Err(Failure::new(Exit::Usage, "invalid_argument", message))
-        }
-    }
+fn settings(config: &ServerConfig) -> Result<Settings, Failure> {
+    Ok(Settings {
+        max_body_bytes: config.number("limits.max_body_bytes")?,
+        max_waiting: config.number("limits.max_waiting")?,
+        max_wait: Duration::from_secs(config.number("limits.max_wait_s")?),
+    })
 }
 
 /// SIGINT and SIGTERM end the server once; the second one is the system's own.
@@ -125,24 +123,32 @@ async fn end_at_a_signal(shutdown: Shutdown) {
     shutdown.begin();
 }
 
-fn greeting(address: SocketAddr, data: &str) -> String {
+fn greeting(base: &str, data: &str, has_tokens: bool) -> String {
+    let (who, first) = match has_tokens {
+        true => (
+            "for callers with a token",
+            "Try it, in another terminal, with an agent's token (latchwork tokens create me --role \
+             agent) in LATCHWORK_TOKEN:\n",
+        ),
+        false => ("for this machine only", "Try it, in another terminal: "),
+    };
     format!(
-        "latchwork listens on http://{address}, for this machine only
+        "latchwork listens on {base}, {who}
 its data is in {data}
-what it can do is at http://{address}/docs
+what it can do is at {base}/docs
 
-Try it, in another terminal: propose an order, lease its item as an agent, look at the orders.
+{first}propose an order, lease its item as an agent, look at the orders.
 
 {}
 ",
-        sample::commands(address).join("\n")
+        sample::commands(base, has_tokens).join("\n")
     )
 }
 
 impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let exit = match error {
-            ServeError::NotLoopback { .. } => Exit::Usage,
+            ServeError::NotLoopback { .. } | ServeError::Tls { .. } => Exit::Usage,
             _ => Exit::Unavailable,
         };
         Failure::new(exit, "invalid_argument", error.to_string())

@@ -81,3 +81,92 @@ fn it_refuses_an_address_that_others_can_reach() {
     assert_eq!(output.status.code(), Some(64), "{said}");
     assert!(said.contains("127.0.0.1") && said.contains("tokens"), "{said}");
 }
+
+/// What a command of ours prints, and its exit code.
+fn run(words: &[&str], place: &Place) -> (String, String, Option<i32>) {
+    let mut command = latchwork();
+    command.args(words).arg("--data").arg(place.path("data"));
+    let output = command.output().expect("it ends");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr), output.status.code())
+}
+
+#[test]
+fn tokens_are_made_on_the_database_and_used() {
+    let place = Place::new();
+    let (_, said, code) = run(&["tokens", "ls"], &place);
+    assert_eq!(code, Some(69), "no database is made by a look: {said}");
+    let (token, said, code) = run(&["tokens", "create", "me", "--role", "agent"], &place);
+    assert_eq!(code, Some(0), "{said}");
+    let token = token.trim();
+    assert!(token.starts_with("lw_agent_") && !said.contains(token), "{said}");
+    let (_, said, code) = run(&["tokens", "create", "me", "--role", "admin"], &place);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("me") && said.contains("revoke"), "{said}");
+
+    let server = Server::start(&place);
+    let lines = server.greeting.join("\n");
+    assert!(lines.contains("for callers with a token"), "{lines}");
+    for command in server.greeting.iter().filter(|line| line.starts_with("curl ")) {
+        let command = command.replacen("curl ", "curl -sS --fail-with-body ", 1);
+        let output = Command::new("sh")
+            .args(["-c", &command])
+            .env("LATCHWORK_TOKEN", token)
+            .output()
+            .expect("a shell");
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
+    let last = server.greeting.last().expect("a line").replacen("curl ", "curl -sS ", 1);
+    let output = Command::new("sh").args(["-c", &last]).output().expect("a shell");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("unauthorized"), "{output:?}");
+
+    let (listed, said, code) = run(&["tokens", "ls"], &place);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        listed.contains("me") && listed.contains("live") && !listed.contains(token),
+        "{listed}"
+    );
+    let (_, said, code) = run(&["tokens", "revoke", "me"], &place);
+    assert_eq!(code, Some(0), "{said}");
+    let (listed, _, _) = run(&["tokens", "ls", "--all", "--json"], &place);
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!(listed["tokens"][0]["state"], "revoked");
+    let (_, said, code) = run(&["tokens", "revoke", "me"], &place);
+    assert_eq!(code, Some(64), "{said}");
+    server.end();
+}
+
+#[test]
+fn the_configuration_is_shown_with_where_it_is_from() {
+    let place = Place::new();
+    let file = place.path("my.toml");
+    let text = "listen = \"127.0.0.1:9\"\ndatabase = \"postgres://me:hush@host/db\"\n";
+    std::fs::write(&file, text).expect("written");
+    let show = |more: &[&str]| {
+        let mut command = latchwork();
+        command.args(["config", "show", "--config"]).arg(&file).args(more);
+        command.env("LATCHWORK_MAX_WAITING", "5");
+        let output = command.output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (String::from_utf8_lossy(&output.stdout).into_owned(), said, output.status.code())
+    };
+    let (shown, said, code) = show(&["--listen", "127.0.0.1:10"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!shown.contains("hush"), "{shown}");
+    for (key, value, source) in [
+        ("listen", "127.0.0.1:10", "--listen"),
+        ("database", "postgres://me:***@host/db", "my.toml:2"),
+        ("limits.max_waiting", "5", "LATCHWORK_MAX_WAITING"),
+        ("limits.max_wait_s", "60", "default"),
+    ] {
+        let line = shown.lines().find(|line| line.starts_with(key)).expect(key);
+        assert!(line.contains(value) && line.contains(source), "{line}");
+    }
+    let (json, _, _) = show(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["settings"][0]["value"], "127.0.0.1:9");
+    std::fs::write(&file, "listen = \"127.0.0.1:9\"\nlisten_adress = 1\n").expect("written");
+    let (_, said, code) = show(&[]);
+    assert_eq!(code, Some(64), "{said}");
+    assert!(said.contains("my.toml:2:") && said.contains("listen_adress"), "{said}");
+}

@@ -12,6 +12,7 @@ mod health;
 mod items;
 mod links;
 mod locks;
+mod metrics;
 mod order_types;
 mod orders;
 mod parts;
@@ -26,6 +27,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, Uri};
 use latchwork_api::IDEMPOTENT_REPLAYED;
 use latchwork_work::WorkClient;
+use tower_http::compression::CompressionLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -51,9 +53,12 @@ pub fn router(app: App) -> Router {
     api.merge(docs::routes(&description))
         .fallback(not_found)
         .layer(from_fn_with_state(app.clone(), access::check))
+        .layer(from_fn(crate::metrics::count))
         .layer(DefaultBodyLimit::max(settings.max_body_bytes))
         .layer(from_fn_with_state(app.clone(), local_only::refuse_web_pages))
         .layer(from_fn(request_id::with_request_id))
+        // Outside of everything, since refusals are rendered inside. It leaves event streams alone.
+        .layer(CompressionLayer::new())
         .with_state(app)
 }
 
@@ -71,6 +76,7 @@ fn split() -> (Router<App>, utoipa::openapi::OpenApi) {
 fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
         .merge(health::routes())
+        .merge(metrics::routes())
         .merge(orders::routes())
         .merge(items::routes())
         .merge(contents::routes())

@@ -152,6 +152,18 @@ impl WorkManager {
         Ok(Verification { events, position, findings, unsealed, unsealed_since })
     }
 
+    /// How many events are not sealed yet, and the age of the oldest of them.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn sealing_lag(&self) -> Result<(u64, std::time::Duration)> {
+        read!(self, session => {
+            let (unsealed, since) = session.unsealed_tail().await?;
+            let age = since.map(|since| session.now() - since);
+            Ok((unsealed, age.and_then(|age| age.to_std().ok()).unwrap_or_default()))
+        })
+    }
+
     /// Sealed events behind a position, as lines that `docs/verify.py` reads.
     ///
     /// # Errors

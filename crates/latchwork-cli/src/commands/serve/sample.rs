@@ -1,7 +1,5 @@
 //! The order type that a server starts with, so that there is something to try.
 
-use std::net::SocketAddr;
-
 use latchwork::work::{Diff, DynamicOrderType, OrderContent, PlannedItem};
 use serde_json::{Value, json};
 
@@ -36,16 +34,21 @@ fn greetings(order: &OrderContent) -> Diff {
     Diff::between(json!([]), json!(said)).summary(summary)
 }
 
-/// Three commands that work as printed.
-pub(super) fn commands(address: SocketAddr) -> [String; 3] {
+/// Three commands that work as printed; with tokens, an agent's is in `LATCHWORK_TOKEN`.
+pub(super) fn commands(base: &str, has_tokens: bool) -> [String; 3] {
+    let (any, agent) = match has_tokens {
+        true => {
+            let token = " -H \"Authorization: Bearer $LATCHWORK_TOKEN\"";
+            (token, token)
+        }
+        false => ("", " -H 'Latchwork-Actor: agent:me'"),
+    };
     [
         format!(
-            "curl http://{address}/v1/orders --json \
+            "curl {base}/v1/orders{any} --json \
              '{{\"type\": \"greeting\", \"payload\": {{\"names\": [\"Ada\"]}}}}'"
         ),
-        format!(
-            "curl http://{address}/v1/items/checkout -H 'Latchwork-Actor: agent:me' --json '{{}}'"
-        ),
-        format!("curl http://{address}/v1/orders?include=itemsCount"),
+        format!("curl {base}/v1/items/checkout{agent} --json '{{}}'"),
+        format!("curl {base}/v1/orders?include=itemsCount{any}"),
     ]
 }

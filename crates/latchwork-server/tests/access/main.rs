@@ -1,0 +1,11 @@
+//! Who may do what, as callers with tokens find it; on SQLite and PostgreSQL. One test binary, so that it
+//! links once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod hostile;
+mod limits;
+mod roles;
+mod support;
+mod tls;
+mod tokens;
