@@ -4,14 +4,15 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::serve::Server;
-use crate::support::Place;
+use crate::support::{Place, latchwork};
 
-/// Runs a walk, and gives what it said.
-fn walk(server: &Server, file: &str) -> String {
+/// Runs a walk, with a token or without, and gives what it said.
+fn walk(server: &Server, file: &str, token: Option<&str>) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/http").join(file);
     let mut command = Command::new(path);
-    let output = command.arg(server.address()).env_remove("LATCHWORK_TOKEN").output();
-    let output = output.expect("it runs");
+    command.arg(server.address()).env_remove("LATCHWORK_TOKEN");
+    command.envs(token.map(|token| ("LATCHWORK_TOKEN", token)));
+    let output = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{file}: {said}{wrong}");
@@ -22,10 +23,10 @@ fn walk(server: &Server, file: &str) -> String {
 fn an_order_goes_all_the_way_by_curl_alone() {
     let place = Place::new();
     let server = Server::start(&place);
-    let said = walk(&server, "walk.sh");
+    let said = walk(&server, "walk.sh", None);
     assert!(said.contains("the reviewer sends it back") && said.contains("all the way"), "{said}");
     // Twice: a walk leaves nothing behind that is in the way of the next one.
-    walk(&server, "walk.sh");
+    walk(&server, "walk.sh", None);
     server.end();
 }
 
@@ -33,9 +34,30 @@ fn an_order_goes_all_the_way_by_curl_alone() {
 fn an_order_goes_all_the_way_by_python_alone() {
     let place = Place::new();
     let server = Server::start(&place);
-    let said = walk(&server, "walk.py");
+    let said = walk(&server, "walk.py", None);
     assert!(said.contains("done again") && said.contains("receipt"), "{said}");
     server.end();
+}
+
+#[test]
+fn a_walk_makes_tokens_and_revokes_them() {
+    let place = Place::new();
+    let mut command = latchwork();
+    command.args(["tokens", "create", "walk-admin", "--role", "admin", "--data"]);
+    let made = command.arg(place.path("data")).output().expect("it runs");
+    let token = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    assert!(token.starts_with("lw_admin_"), "{}", String::from_utf8_lossy(&made.stderr));
+    let server = Server::start(&place);
+    for file in ["walk.sh", "walk.py"] {
+        let said = walk(&server, file, Some(&token));
+        assert!(said.contains("revoked"), "{said}");
+    }
+    server.end();
+    let mut command = latchwork();
+    command.args(["tokens", "ls", "--data"]).arg(place.path("data"));
+    let left = command.output().expect("it runs");
+    let left = String::from_utf8_lossy(&left.stdout);
+    assert!(left.contains("walk-admin") && !left.contains("walk-agent"), "{left}");
 }
 
 #[test]
