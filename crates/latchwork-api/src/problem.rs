@@ -60,7 +60,7 @@ pub struct Problem {
 
 /// The codes that only HTTP has, with their meaning, and whether they are temporary. Those of the layers
 /// are the same everywhere.
-pub const HTTP_CODES: [(&str, &str, bool); 12] = [
+pub const HTTP_CODES: [(&str, &str, bool); 14] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
     ("unauthorized", "the request has no token, or one that the server cannot accept", false),

@@ -51,7 +51,13 @@ async fn propose_many(
     for proposal in request.orders {
         let client = entries.next();
         let done = match allowed(&caller, proposal) {
-            Ok(proposal) => client.propose(proposal).await.map_err(ApiError::from),
+            Ok(proposal) => client.propose(proposal).await.map_err(|error| {
+                let mut error = ApiError::from(error);
+                if let Some(types) = caller.scope().types() {
+                    error.hide_types(types);
+                }
+                error
+            }),
             Err(error) => Err(error),
         };
         outcomes.push(outcome_of_proposal(entries.outcome(&client, done)?));
