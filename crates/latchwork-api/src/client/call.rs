@@ -215,7 +215,7 @@ fn refusal(address: &str, status: StatusCode, headers: &HeaderMap, body: &[u8]) 
         Ok(problem) => {
             let retry_after = text(header::RETRY_AFTER).and_then(|span| span.parse().ok());
             let retry_after = retry_after.map(Duration::from_secs);
-            ErrorKind::Refused { problem, retry_after }.into()
+            ErrorKind::Refused { problem: Box::new(problem), retry_after }.into()
         }
         Err(error) => unreadable(address, status, format!("its problem cannot be read: {error}")),
     }

@@ -22,7 +22,7 @@ pub enum ErrorKind {
     #[non_exhaustive]
     Refused {
         /// Its problem document.
-        problem: Problem,
+        problem: Box<Problem>,
         /// When to try again, where the server says so.
         retry_after: Option<Duration>,
     },
@@ -88,7 +88,7 @@ impl Error {
     /// The server's problem document, where it refused.
     pub fn problem(&self) -> Option<&Problem> {
         match self.kind() {
-            ErrorKind::Refused { problem, .. } => Some(problem),
+            ErrorKind::Refused { problem, .. } => Some(problem.as_ref()),
             _ => None,
         }
     }
