@@ -166,7 +166,7 @@ fn next(left: &AtomicU64) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
-fn locks(scale: Scale, runtime: &Runtime, store: &'static str, bench: &Bench, table: &mut Table) {
+fn locks(scale: Scale, runtime: &Runtime, store: &str, bench: &Bench, table: &mut Table) {
     let port = bench.port;
     let server = Contender::new("server", |operations| {
         together(runtime, operations, |number, left| async move {
@@ -198,7 +198,7 @@ fn locks(scale: Scale, runtime: &Runtime, store: &'static str, bench: &Bench, ta
     report(scale, &format!("{store}: acquire and release"), [server, library], table);
 }
 
-fn work(scale: Scale, runtime: &Runtime, store: &'static str, bench: &Bench, table: &mut Table) {
+fn work(scale: Scale, runtime: &Runtime, store: &str, bench: &Bench, table: &mut Table) {
     let port = bench.port;
     let server = Contender::new("server", |operations| {
         runtime.block_on(bench.propose(operations));

@@ -20,6 +20,9 @@ use crate::error::ApiError;
 /// How long a place is kept after a poll, for the next one.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
 
+/// The server's own election: whoever held it would keep all servers from sealing events.
+const RESERVED: &str = "work:maintenance";
+
 /// What a caller may ask of one key.
 pub(crate) struct LockCalls<'a> {
     pub(crate) locks: &'a Locks,
@@ -42,6 +45,9 @@ impl<'a> LockCalls<'a> {
     pub(crate) fn new(app: &'a App, caller: &'a Caller, name: &'a str) -> Result<Self, ApiError> {
         let locks = app.locks()?;
         caller.require_key(name)?;
+        if name == RESERVED {
+            return Err(ApiError::new(403, "forbidden", "this key is the server's own"));
+        }
         let key = locks.key(name)?;
         Ok(LockCalls { locks, provider: locks.any_provider(), key, name, caller })
     }

@@ -191,6 +191,8 @@ async fn bad_requests_are_refused_without_showing_the_token() {
     ] {
         call(&f, "acquire", body).await.refused(400, code);
     }
+    let own = json!({"key": "work:maintenance", "token": token(1)});
+    call(&f, "acquire", own).await.refused(403, "forbidden");
     assert_eq!(f.get("/v1/locks").await.ok()["locks"], json!([]));
     f.get("/v1/locks?limit=0").await.refused(400, "invalid_argument");
     f.get("/v1/locks?x=1").await.refused(400, "unknown_name");
