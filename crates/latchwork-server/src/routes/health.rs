@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::{StatusCode, header};
 use latchwork_api::{Health, Problems};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -36,5 +36,5 @@ async fn readyz(State(app): State<App>) -> Response {
         return Json(Health { status: "ok".to_owned() }).into_response();
     }
     let body = Json(Health { status: "unavailable".to_owned() });
-    (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], body).into_response()
 }
