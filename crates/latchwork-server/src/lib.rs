@@ -17,6 +17,8 @@
 #[cfg_attr(not(test), expect(dead_code, reason = "tokens ask it, once there are some"))]
 mod access;
 mod app;
+mod applier;
+mod apply_workers;
 mod caller;
 mod convert;
 mod error;
@@ -28,5 +30,7 @@ mod routes;
 mod serve;
 
 pub use app::{App, Settings, Shutdown};
+pub use applier::{APPLIERS, CommandApplier, appliers_beside, types_of};
+pub use apply_workers::ApplyWorkers;
 pub use routes::{openapi, router};
 pub use serve::{ServeError, serve};
