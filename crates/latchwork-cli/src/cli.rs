@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-#[cfg(feature = "sqlite")]
-use crate::commands::serve;
 use crate::commands::{completions, demo, flows, lock, locks};
+#[cfg(feature = "sqlite")]
+use crate::commands::{serve, types};
 use crate::output::has_colour;
 
 /// Locks with fences, for shells and scripts.
@@ -33,6 +33,8 @@ enum Command {
     Flows(flows::FlowsCommand),
     #[cfg(feature = "sqlite")]
     Serve(serve::Serve),
+    #[cfg(feature = "sqlite")]
+    Types(types::TypesCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
 }
@@ -46,6 +48,8 @@ impl Cli {
             Command::Flows(flows) => flows.run(),
             #[cfg(feature = "sqlite")]
             Command::Serve(serve) => serve.run(),
+            #[cfg(feature = "sqlite")]
+            Command::Types(types) => types.run(),
             Command::Demo(demo) => demo.run(),
             Command::Completions(completions) => completions.run(),
         }

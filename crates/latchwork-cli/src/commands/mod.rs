@@ -7,6 +7,8 @@ pub(crate) mod lock;
 pub(crate) mod locks;
 #[cfg(feature = "sqlite")]
 pub(crate) mod serve;
+#[cfg(feature = "sqlite")]
+pub(crate) mod types;
 
 use std::future::Future;
 

@@ -1,15 +1,17 @@
 //! `latchwork serve`.
 
 mod sample;
+mod types;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use latchwork::Locks;
 use latchwork::work::{Maintenance, MaintenanceSettings, WorkManager};
-use latchwork_server::{App, ServeError, Settings, Shutdown, router, serve};
+use latchwork_server::{App, ApplyWorkers, ServeError, Settings, Shutdown, router, serve};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -17,6 +19,13 @@ use super::block_on_threads;
 use crate::exit::{Exit, Failure};
 use crate::lock_location;
 use crate::output::{Output, out};
+
+/// So many approved orders are applied at once.
+const APPLY_WORKERS: usize = 4;
+
+/// How long an order that is being applied may take when the server ends; after that another server
+/// takes it over.
+const APPLY_GRACE: Duration = Duration::from_secs(30);
 
 /// Serve orders and items over HTTP, for programs of this machine.
 ///
@@ -33,6 +42,9 @@ pub(crate) struct Serve {
     /// A database instead: postgres://user:password@host/database.
     #[arg(long, env = "LATCHWORK_DATABASE", value_name = "URL", hide_env_values = true)]
     database: Option<String>,
+    /// The order types: a directory of declarations and their commands; without it, a sample.
+    #[arg(long, env = "LATCHWORK_TYPES", value_name = "DIR")]
+    types: Option<PathBuf>,
 }
 
 impl Serve {
@@ -57,8 +69,8 @@ impl Serve {
             // Before anything is opened or said.
             return Err(ServeError::NotLoopback { address }.into());
         }
-        let mut types = latchwork::work::OrderTypes::new();
-        types.add_dynamic(sample::order_type())?;
+        let types = types::of(self.types.as_deref())?;
+        let try_out = types::commands(self.types.is_some(), &types, address);
         let work = WorkManager::builder(types).connect(&url).await?;
         let locks = Locks::connect(&url).await?;
         let maintenance =
@@ -68,8 +80,12 @@ impl Serve {
         let shutdown = Shutdown::new();
         let app = App::new(work.clone(), Settings::default(), &shutdown);
         tokio::spawn(end_at_a_signal(shutdown.clone()));
-        out(&greeting(address, &shown));
+        let appliers = ApplyWorkers::start(&work, &shutdown, APPLY_WORKERS)?;
+        out(&greeting(address, &shown, &try_out));
         let served = serve(listener, router(app), &shutdown).await;
+        // Whatever ended the server: orders that are being applied are finished first.
+        shutdown.begin();
+        appliers.finish(APPLY_GRACE).await;
         maintenance.abort();
         locks.close().await;
         work.close().await;
@@ -123,17 +139,14 @@ async fn end_at_a_signal(shutdown: Shutdown) {
     shutdown.begin();
 }
 
-fn greeting(address: SocketAddr, data: &str) -> String {
+fn greeting(address: SocketAddr, data: &str, try_out: &str) -> String {
     format!(
         "latchwork listens on http://{address}, for this machine only
 its data is in {data}
 what it can do is at http://{address}/docs
 
-Try it, in another terminal: propose an order, lease its item as an agent, look at the orders.
-
-{}
-",
-        sample::commands(address).join("\n")
+{try_out}
+"
     )
 }
 

@@ -16,4 +16,5 @@ mod passing;
 mod serve;
 mod support;
 mod terminal;
+mod types;
 mod words;
