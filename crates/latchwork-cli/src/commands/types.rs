@@ -36,22 +36,21 @@ struct Check {
 impl TypesCommand {
     pub(crate) fn run(self) -> ExitCode {
         let TypesSubcommand::Check(check) = self.command;
-        let wrong: Vec<_> =
-            check.files.iter().filter_map(|file| file_checked(file).err()).collect();
-        let failures = wrong.into_iter().map(Failure::from);
         let mut code = ExitCode::SUCCESS;
-        // Each of them, so that one run shows what there is to do.
-        for failure in failures {
-            code = Output::default().fail(failure);
+        // All files, so that one run shows what there is to do.
+        for file in &check.files {
+            if let Err(error) = check_file(file) {
+                code = Output::default().fail(Failure::from(error));
+            }
         }
         code
     }
 }
 
-fn file_checked(file: &Path) -> Result<(), Error> {
+fn check_file(file: &Path) -> Result<(), Error> {
     if file.is_dir() {
         let types = types_of(file)?;
-        types.iter().for_each(|known| told(file, known));
+        types.iter().for_each(|known| show(file, known));
         return Ok(());
     }
     if file.file_name().is_some_and(|name| name == APPLIERS) {
@@ -62,11 +61,11 @@ fn file_checked(file: &Path) -> Result<(), Error> {
     }
     let mut types = OrderTypes::new();
     types.add_declared(DeclaredOrderType::read(file)?, &appliers_beside(file)?)?;
-    types.iter().for_each(|known| told(file, known));
+    types.iter().for_each(|known| show(file, known));
     Ok(())
 }
 
-fn told(file: &Path, known: &RegisteredType) {
+fn show(file: &Path, known: &RegisteredType) {
     let (name, version) = (known.name(), known.version());
     out(&format!("{}: order type {name}, version {version}\n", file.display()));
 }

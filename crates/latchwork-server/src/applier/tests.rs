@@ -142,32 +142,66 @@ async fn w07_a_command_that_exits_with_an_error_is_told_with_its_stderr() {
     assert!(message.len() < 5_000, "{} bytes", message.len());
 }
 
+/// Whether the process with the number in a file runs. A zombie does not.
+fn runs(file: &Path) -> bool {
+    let pid = std::fs::read_to_string(file).expect("a number");
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// A kill is sent at once, and the process dies soon.
+async fn dies(file: &Path) {
+    for _ in 0..500 {
+        if !runs(file) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it still runs");
+}
+
 #[tokio::test]
 async fn w07_a_command_that_hangs_is_killed_with_its_children() {
     let directory = tempfile::tempdir().expect("a directory");
-    let alive = directory.path().join("alive");
-    // The child would write long after the limit, and holds stdout and stderr open.
-    let script = format!("(sleep 2; touch {}) & echo begun >&2; wait", alive.display());
-    let clock = SystemClock;
-    let begun = clock.now();
-    let message = failure(&script, "time_limit = '300ms'").await;
-    assert!(clock.now().since(begun) < Duration::from_secs(2), "it is bounded");
-    assert!(message.contains("longer than 300ms") && message.contains("begun"), "{message}");
-    tokio::time::sleep(Duration::from_millis(2_200)).await;
-    assert!(!alive.exists(), "its child is dead, too");
+    let child = directory.path().join("child");
+    // The child holds stdout and stderr open.
+    let script = format!("sleep 100 & echo $! >{}; echo begun >&2; wait", child.display());
+    let begun = SystemClock.now();
+    let message = failure(&script, "time_limit = '2s'").await;
+    assert!(SystemClock.now().since(begun) < Duration::from_secs(50), "it is bounded");
+    assert!(message.contains("longer than 2s") && message.contains("begun"), "{message}");
+    dies(&child).await;
 }
 
 #[tokio::test]
 async fn w07_what_a_command_leaves_behind_is_killed() {
     let directory = tempfile::tempdir().expect("a directory");
-    let alive = directory.path().join("alive");
-    let script = format!("(sleep 1; touch {}) & echo '{{}}'", alive.display());
+    let child = directory.path().join("child");
+    let script = format!("sleep 100 & echo $! >{}; echo '{{}}'", child.display());
     let begun = SystemClock.now();
     let (order, _) = applied(&script, "").await;
     assert_eq!(order.state, OrderState::Completed);
-    assert!(SystemClock.now().since(begun) < Duration::from_millis(900), "it does not wait for it");
-    tokio::time::sleep(Duration::from_millis(1_200)).await;
-    assert!(!alive.exists());
+    assert!(SystemClock.now().since(begun) < Duration::from_secs(50), "it does not wait for it");
+    dies(&child).await;
+}
+
+/// The apply worker is dropped in the middle, as when its lease is lost.
+#[tokio::test]
+async fn w07_a_command_dies_with_its_worker() {
+    let directory = Directory::new("echo $$ >child; sleep 100", "");
+    let work = directory.open().await;
+    let order = submitted(&work).await;
+    approve(&work, &order).await;
+    let worker = work.apply_worker("w").expect("legal");
+    let running = tokio::spawn(async move { worker.apply(order.id).await });
+    let child = directory.path().join("child");
+    while std::fs::read_to_string(&child).unwrap_or_default().is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(runs(&child));
+    running.abort();
+    let _ = running.await;
+    dies(&child).await;
 }
 
 #[tokio::test]
