@@ -183,7 +183,10 @@ fn a_mistake_in_a_declaration_keeps_the_server_from_starting() {
     let output = command.arg("--types").arg(&types).output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(64), "{said}");
-    assert!(said.contains("wrong.toml:3: lease_ttl: a duration is expected"), "{said}");
+    assert!(
+        said.contains("wrong.toml:3: lease_ttl: invalid type: integer `5`, expected a duration"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Durations as people write them.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A duration in a declaration: `"30s"`, `"10m"`, `"1h 30m"`.
@@ -24,12 +24,23 @@ impl Serialize for DurationText {
 
 impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = "a duration is expected, such as \"30s\", \"10m\" or \"2h\"";
-        let text = Cow::<'de, str>::deserialize(deserializer)
-            .map_err(|error| serde::de::Error::custom(format_args!("{expected}: {error}")))?;
-        let parsed = humantime::parse_duration(&text);
+        deserializer.deserialize_str(FromText)
+    }
+}
+
+struct FromText;
+
+impl Visitor<'_> for FromText {
+    type Value = DurationText;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as \"30s\", \"10m\" or \"2h\"")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<DurationText, E> {
+        let parsed = humantime::parse_duration(text);
         parsed.map(DurationText).map_err(|error| {
-            serde::de::Error::custom(format_args!("{expected}, and not {text:?}: {error}"))
+            E::custom(format_args!("a duration such as \"30s\", \"10m\" or \"2h\" is expected, and not {text:?}: {error}"))
         })
     }
 }
