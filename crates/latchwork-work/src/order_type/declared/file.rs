@@ -63,8 +63,10 @@ impl DeclarationFile {
     /// [`InvalidDeclaration`](ErrorKind::InvalidDeclaration) with line and field.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T> {
         toml::from_str(&self.text).map_err(|error| {
+            // What is missing in the file as a whole has no place.
             let span = error.span().unwrap_or(0..0);
-            self.at(&span, self.field_at(&span), error.message().replace('\n', "; "))
+            let field = if span.is_empty() { String::new() } else { self.field_at(&span) };
+            self.at(&span, field, error.message().replace('\n', "; "))
         })
     }
 
