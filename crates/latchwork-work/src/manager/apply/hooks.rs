@@ -105,7 +105,7 @@ const MAX_MESSAGE: usize = 8_192;
 
 /// A message as every database takes it: without NUL, which PostgreSQL refuses in a text, and bounded. A
 /// failure that cannot be recorded would be run again and again.
-fn storable(message: &str) -> String {
+pub(super) fn storable(message: &str) -> String {
     let message = message.replace('\0', "\u{fffd}");
     match message.len() > MAX_MESSAGE {
         true => format!("{} … (cut off)", &message[..message.floor_char_boundary(MAX_MESSAGE)]),
