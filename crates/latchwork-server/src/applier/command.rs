@@ -12,7 +12,7 @@ use latchwork_work::{
     TypeError,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::process::{Output, Process, readable};
 
@@ -223,7 +223,10 @@ async fn run(process: &Process, request: &Request<'_>) -> Result<Diff, TypeError
         Err((failure, stderr)) => return Err(failed(failure.to_string(), &stderr)),
     };
     tracing::debug!(command = %process.program.display(), %stderr, "an applier has ended");
-    let printed: Printed = serde_json::from_slice(&stdout).map_err(|error| {
+    // An object first: serde would read a list as the fields in their order.
+    let object = serde_json::from_slice::<Map<String, Value>>(&stdout);
+    let printed = object.and_then(|object| Printed::deserialize(Value::Object(object)));
+    let printed = printed.map_err(|error| {
         let shown: String = readable(&stdout).chars().take(200).collect();
         failed(format!("it printed no diff: {error}; it printed {shown:?}"), &stderr)
     })?;
