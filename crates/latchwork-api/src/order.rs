@@ -101,9 +101,9 @@ pub struct Proposal {
     pub order_type: String,
     /// What the order carries, by the type's schema.
     pub payload: Value,
-    /// Higher is sooner.
-    #[serde(default)]
-    pub priority: i32,
+    /// Higher is sooner; the type's own unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
     /// Anything that filters should find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
@@ -122,7 +122,7 @@ impl Proposal {
         Proposal {
             order_type: order_type.into(),
             payload,
-            priority: 0,
+            priority: None,
             meta: None,
             unique_key: None,
             unique_states: Vec::new(),

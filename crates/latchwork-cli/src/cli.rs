@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{completions, demo, flows, lock, locks};
 #[cfg(feature = "sqlite")]
-use crate::commands::{config, serve, tokens};
+use crate::commands::{config, serve, tokens, types};
 use crate::output::has_colour;
 
 /// Locks with fences, for shells and scripts.
@@ -38,6 +38,8 @@ enum Command {
     Tokens(tokens::TokensCommand),
     #[cfg(feature = "sqlite")]
     Config(config::ConfigCommand),
+    #[cfg(feature = "sqlite")]
+    Types(types::TypesCommand),
     Demo(demo::Demo),
     Completions(completions::Completions),
 }
@@ -55,6 +57,8 @@ impl Cli {
             Command::Tokens(tokens) => tokens.run(),
             #[cfg(feature = "sqlite")]
             Command::Config(config) => config.run(),
+            #[cfg(feature = "sqlite")]
+            Command::Types(types) => types.run(),
             Command::Demo(demo) => demo.run(),
             Command::Completions(completions) => completions.run(),
         }

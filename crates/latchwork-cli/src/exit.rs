@@ -94,7 +94,12 @@ impl From<latchwork::flow::Error> for Failure {
 #[cfg(feature = "sqlite")]
 impl From<latchwork::work::Error> for Failure {
     fn from(error: latchwork::work::Error) -> Self {
-        Failure { code: error.code(), ..Failure::internal(error.to_string()) }
+        use latchwork::work::ErrorKind as Kind;
+        let exit = match error.kind() {
+            Kind::InvalidDeclaration { .. } => Exit::Usage,
+            _ => Exit::Internal,
+        };
+        Failure::new(exit, error.code(), error.to_string())
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct Setting {
     default: Option<&'static str>,
 }
 
-pub(crate) const SETTINGS: [Setting; 9] = [
+pub(crate) const SETTINGS: [Setting; 10] = [
     Setting {
         key: "listen",
         env: "LATCHWORK_LISTEN",
@@ -30,6 +30,7 @@ pub(crate) const SETTINGS: [Setting; 9] = [
     },
     Setting { key: "data", env: "LATCHWORK_DATA", flag: "--data", default: None },
     Setting { key: "database", env: "LATCHWORK_DATABASE", flag: "--database", default: None },
+    Setting { key: "types", env: "LATCHWORK_TYPES", flag: "--types", default: None },
     Setting { key: "tls.cert", env: "LATCHWORK_TLS_CERT", flag: "--tls-cert", default: None },
     Setting { key: "tls.key", env: "LATCHWORK_TLS_KEY", flag: "--tls-key", default: None },
     Setting {
@@ -79,6 +80,10 @@ pub(crate) struct ListenFlags {
     /// [env: LATCHWORK_LISTEN] [default: 127.0.0.1:8420].
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
+    /// The order types: a directory of declarations and their commands; without it, a sample
+    /// [env: LATCHWORK_TYPES].
+    #[arg(long, value_name = "DIR")]
+    types: Option<String>,
     /// The certificates for TLS, as PEM, that of the server first [env: LATCHWORK_TLS_CERT].
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
@@ -273,6 +278,7 @@ fn flag_of(key: &str, flags: &ServerFlags, listen: &ListenFlags) -> Option<Strin
         "data" => &flags.data,
         "database" => &flags.database,
         "listen" => &listen.listen,
+        "types" => &listen.types,
         "tls.cert" => &listen.tls_cert,
         "tls.key" => &listen.tls_key,
         "limits.max_body_bytes" => &listen.max_body_bytes,

@@ -17,6 +17,7 @@
 #[allow(dead_code, reason = "tokens make roles")]
 mod access;
 mod app;
+mod applier;
 mod caller;
 mod convert;
 mod convert_flow;
@@ -41,6 +42,7 @@ mod tls;
 mod tokens;
 
 pub use app::{App, Settings, Shutdown};
+pub use applier::{APPLIERS, CommandApplier, appliers_beside, types_of};
 pub use duties::Duties;
 pub use metrics::{Metrics, MetricsInstalled};
 pub use role::{Role, UnknownRole};

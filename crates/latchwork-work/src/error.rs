@@ -112,6 +112,19 @@ pub enum ErrorKind {
         /// Everything that is missing.
         problems: Vec<String>,
     },
+    /// A declaration in a file has a mistake.
+    #[error("{file}:{line}: {}{reason}", if field.is_empty() { String::new() } else { format!("{field}: ") })]
+    #[non_exhaustive]
+    InvalidDeclaration {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The field, such as `review.approvals`; empty where the text is no TOML.
+        field: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A document is too large.
     #[error("the {what} is larger than {limit} bytes, the limit of its order type")]
     #[non_exhaustive]
@@ -325,8 +338,9 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 29] = [
+    pub const CODES: [(&'static str, &'static str, bool); 30] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
+        ("invalid_declaration", "a declaration in a file has a mistake", false),
         ("order_type_not_found", "there is no order type of this name", false),
         ("payload_invalid", "the payload does not satisfy its order type", false),
         ("result_invalid", "the result does not satisfy its order type", false),
@@ -371,6 +385,7 @@ impl Error {
         match self.kind() {
             ErrorKind::IllegalTransition { .. } => "illegal_transition",
             ErrorKind::InvalidTable { .. } => "invalid_table",
+            ErrorKind::InvalidDeclaration { .. } => "invalid_declaration",
             ErrorKind::UnknownName { .. } => "unknown_name",
             ErrorKind::OrderTypeNotFound { .. } => "order_type_not_found",
             ErrorKind::PayloadInvalid { .. } => "payload_invalid",

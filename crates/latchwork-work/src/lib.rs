@@ -66,9 +66,10 @@ pub use manager::{
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{
-    ApplySettings, ApplyStep, AutoApprove, Concurrency, ContentOf, DeadlinePolicy,
-    DynamicOrderType, OrderContent, OrderType, OrderTypes, PlannedItem, RegisteredType,
-    ReviewDeadline, ReviewSettings, ReviewedItem, TypeError, TypeSettings, Violation,
+    Applier, Appliers, ApplySettings, ApplyStep, AutoApprove, Concurrency, ContentOf,
+    DeadlinePolicy, DeclarationFile, DeclaredOrderType, DurationText, DynamicOrderType,
+    OrderContent, OrderType, OrderTypes, PlannedItem, RegisteredType, ReviewDeadline,
+    ReviewSettings, ReviewedItem, TypeError, TypeSettings, Violation,
 };
 pub use part::{FinalizeMode, Part, PartBody, PartQuery, PartSettings, PartStatus, PartSubmission};
 pub use retry::RetryPolicy;

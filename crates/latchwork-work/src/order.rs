@@ -71,9 +71,9 @@ pub struct Proposal {
     pub order_type: String,
     /// What the order carries, by the type's schema.
     pub payload: Value,
-    /// Higher is sooner.
-    #[serde(default)]
-    pub priority: i32,
+    /// Higher is sooner; the type's own unless told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i32>,
     /// Anything that filters should find.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meta: Option<Map<String, Value>>,
@@ -91,17 +91,17 @@ impl Proposal {
         Proposal {
             order_type: order_type.into(),
             payload,
-            priority: 0,
+            priority: None,
             meta: None,
             unique_key: None,
             unique_states: Vec::new(),
         }
     }
 
-    /// Higher is sooner; 0 unless told.
+    /// Higher is sooner; the type's own ([`TypeSettings::priority`](crate::TypeSettings::priority)) unless told.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
-        self.priority = priority;
+        self.priority = Some(priority);
         self
     }
 

@@ -2,10 +2,12 @@
 //!
 //! [`OrderType`] is the typed form: payload, input and result are Rust types, and their JSON Schemas
 //! come from them. [`DynamicOrderType`] is the same on [`serde_json::Value`], for schemas that are data.
-//! Both stand in one [`OrderTypes`].
+//! [`DeclaredOrderType`] is read from a file, and names its [`Applier`]. All stand in one [`OrderTypes`].
 
+mod applier;
 mod apply;
 mod content;
+mod declared;
 mod dynamic;
 mod registry;
 mod review;
@@ -21,8 +23,10 @@ use serde_json::Value;
 
 use crate::{Diff, FailurePolicy, PartSettings, RetryPolicy};
 
+pub use applier::{Applier, Appliers};
 pub use apply::ApplyStep;
 pub use content::{OrderContent, ReviewedItem};
+pub use declared::{DeclarationFile, DeclaredOrderType, DurationText};
 pub use dynamic::DynamicOrderType;
 pub use registry::{OrderTypes, RegisteredType};
 pub use review::{ApplySettings, AutoApprove, DeadlinePolicy, ReviewDeadline, ReviewSettings};
@@ -181,6 +185,9 @@ pub struct TypeSettings {
     pub failure: FailurePolicy,
     /// How many items of this type may be leased at a time, over all processes.
     pub max_leases: Option<u32>,
+    /// The priority of orders whose proposal names none.
+    #[serde(skip_serializing_if = "is_default")]
+    pub priority: i32,
     /// The largest payload, in bytes of JSON.
     pub max_payload_bytes: usize,
     /// The largest result, in bytes of JSON.
@@ -209,6 +216,7 @@ impl Default for TypeSettings {
             retry: RetryPolicy::default(),
             failure: FailurePolicy::default(),
             max_leases: None,
+            priority: 0,
             max_payload_bytes: 1 << 20,
             max_result_bytes: 1 << 20,
             parts: PartSettings::default(),

@@ -5,6 +5,8 @@ mod databases;
 mod flow;
 mod memory;
 mod processes;
+#[cfg(feature = "sqlite")]
+mod review;
 mod transcript;
 #[cfg(feature = "sqlite")]
 mod work;
@@ -74,6 +76,8 @@ impl Demo {
         databases::in_sqlite(&mut transcript, directory.path()).await?;
         #[cfg(feature = "sqlite")]
         work::a_killed_agent(&mut transcript, directory.path()).await?;
+        #[cfg(feature = "sqlite")]
+        review::nothing_changes_before_approval(&mut transcript, directory.path()).await?;
         #[cfg(feature = "postgres")]
         if let Some(address) = &self.postgres {
             databases::in_postgres(&mut transcript, address, directory.path()).await?;

@@ -11,6 +11,8 @@ pub(crate) mod locks;
 pub(crate) mod serve;
 #[cfg(feature = "sqlite")]
 pub(crate) mod tokens;
+#[cfg(feature = "sqlite")]
+pub(crate) mod types;
 
 use std::future::Future;
 

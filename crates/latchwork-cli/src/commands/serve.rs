@@ -1,7 +1,9 @@
 //! `latchwork serve`.
 
 mod sample;
+mod types;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -63,14 +65,17 @@ impl Serve {
             // Before anything else is opened or said.
             return Err(ServeError::NotLoopback { address }.into());
         }
-        let mut types = latchwork::work::OrderTypes::new();
-        types.add_dynamic(sample::order_type())?;
+        let declared = config.get("types").map(|types| PathBuf::from(&types.text));
+        let types = types::of(declared.as_deref())?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let base = format!("{scheme}://{address}");
+        let try_out = types::commands(declared.is_some(), &types, &base, has_tokens);
         let work = WorkManager::builder(types).connect(&url).await?;
         let locks = Locks::connect(&url).await?;
         let flows = Contexts::connect(&url).await?;
-        let duties = Duties::start(&work, &locks, MaintenanceSettings::default())?;
 
         let shutdown = Shutdown::new();
+        let duties = Duties::start(&work, &locks, MaintenanceSettings::default(), &shutdown)?;
         let mut app = App::new(work.clone(), settings(&config)?, &shutdown)
             .with_locks(locks.clone())
             .with_flows(flows)
@@ -79,8 +84,7 @@ impl Serve {
             app = app.with_metrics(metrics);
         }
         tokio::spawn(end_at_a_signal(shutdown.clone()));
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        out(&greeting(&format!("{scheme}://{address}"), &shown, has_tokens));
+        out(&greeting(&base, &shown, has_tokens, &try_out));
         if !address.ip().is_loopback() && tls.is_none() {
             let note = "connections are not encrypted, and tokens can be read on their way: use \
                         --tls-cert and --tls-key, or let a proxy do it";
@@ -92,6 +96,8 @@ impl Serve {
             max_connections: config.number("limits.max_connections")?,
         };
         let served = serve_with(listener, router(app), &shutdown, options).await;
+        // Whatever ended the server: orders that are being applied are finished first.
+        shutdown.begin();
         duties.end().await;
         locks.close().await;
         work.close().await;
@@ -123,25 +129,15 @@ async fn end_at_a_signal(shutdown: Shutdown) {
     shutdown.begin();
 }
 
-fn greeting(base: &str, data: &str, has_tokens: bool) -> String {
-    let (who, first) = match has_tokens {
-        true => (
-            "for callers with a token",
-            "Try it, in another terminal, with an agent's token (latchwork tokens create me --role \
-             agent) in LATCHWORK_TOKEN:\n",
-        ),
-        false => ("for this machine only", "Try it, in another terminal: "),
-    };
+fn greeting(base: &str, data: &str, has_tokens: bool, try_out: &str) -> String {
+    let who = if has_tokens { "for callers with a token" } else { "for this machine only" };
     format!(
         "latchwork listens on {base}, {who}
 its data is in {data}
 what it can do is at {base}/docs
 
-{first}propose an order, lease its item as an agent, look at the orders.
-
-{}
-",
-        sample::commands(base, has_tokens).join("\n")
+{try_out}
+"
     )
 }
 

@@ -17,5 +17,6 @@ mod schema;
 mod serve;
 mod support;
 mod terminal;
+mod types;
 mod walks;
 mod words;

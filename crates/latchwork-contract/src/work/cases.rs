@@ -3,8 +3,8 @@
 use super::{
     Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_parts, w02_propose,
     w03_claims, w03_limits, w04_leases, w05_failures, w06_validation, w07_apply, w08_rework,
-    w09_idempotency, w10_audit, w11_maintenance, w13_blockers, w13_items, w13_listings,
-    w14_listeners, w15_bad_input, w17_review, w18_receipt, w20_unique,
+    w09_idempotency, w10_audit, w11_maintenance, w12_declared, w13_blockers, w13_items,
+    w13_listings, w14_listeners, w15_bad_input, w17_review, w18_receipt, w20_unique,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -26,6 +26,7 @@ pub fn cases() -> Vec<Case> {
         w09_idempotency::CASES,
         w10_audit::CASES,
         w11_maintenance::CASES,
+        w12_declared::CASES,
         w13_blockers::CASES,
         w13_items::CASES,
         w13_listings::CASES,

@@ -30,6 +30,7 @@ mod w08_rework;
 mod w09_idempotency;
 mod w10_audit;
 mod w11_maintenance;
+mod w12_declared;
 mod w13_blockers;
 mod w13_items;
 mod w13_listings;

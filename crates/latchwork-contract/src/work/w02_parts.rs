@@ -15,6 +15,9 @@ use super::fixture::{
 };
 
 cases![
+    w02_bug_a_rejected_part_outlives_an_idempotent_request,
+    w02_bug_a_long_part_key_fits_an_idempotent_request,
+    w02_two_agents_hand_in_parts_and_only_the_lease_counts,
     w02_parts_are_assembled_into_the_result,
     w02_bug_sequences_of_one_key_are_assembled_in_order,
     w02_bug_a_rejected_part_is_kept_and_never_replaces_a_validated_one,
@@ -310,6 +313,64 @@ async fn w02_parts_and_finalize_are_idempotent(f: Fixture) {
     let again = keyed.finalize_once(Finalize::strict(&held)).await.expect("finalized");
     assert_eq!((first.replayed, again.replayed, first.value), (false, true, again.value));
     assert_eq!(told(&work, order, EventType::Finalized).await.len(), 1);
+}
+
+/// In the reference the outer transaction of the idempotency key took the rejected part with it.
+async fn w02_bug_a_rejected_part_outlives_an_idempotent_request(f: Fixture) {
+    let work = f.with_types([book()]).await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let client = agent(&work, "agent-1");
+    let held = lease(&client).await;
+    let wrong = part(&held, "title", json!("too long"));
+    let refused = agent(&work, "agent-1").idempotent("k").submit_part(wrong).await;
+    assert_eq!(refused.expect_err("rejected").code(), "part_invalid");
+    assert_eq!(statuses(&work, &held).await, [("title".to_owned(), None, PartStatus::Rejected)]);
+    assert_eq!(told(&work, order, EventType::PartRejected).await.len(), 1);
+}
+
+/// In the reference the scope of the key, with the part's key in it, was longer than its column.
+async fn w02_bug_a_long_part_key_fits_an_idempotent_request(f: Fixture) {
+    let work = f.with_types([DynamicOrderType::new(PLAIN)]).await;
+    propose(&work, PLAIN, 1).await;
+    let client = agent(&work, "agent-1");
+    let held = lease(&client).await;
+    let keyed = agent(&work, "agent-1").idempotent("k".repeat(200));
+    let long = part(&held, &"é".repeat(60), json!(1)).seq(u32::MAX);
+    let first = keyed.submit_part_once(long.clone()).await.expect("a part");
+    let again = keyed.submit_part_once(long).await.expect("a part");
+    assert_eq!((first.replayed, again.replayed), (false, true));
+}
+
+/// Two agents believe that the item is theirs; parts of both come in any order.
+async fn w02_two_agents_hand_in_parts_and_only_the_lease_counts(f: Fixture) {
+    let work = f.with_types([DynamicOrderType::new(PLAIN)]).await;
+    for _ in 0..5 {
+        propose(&work, PLAIN, 1).await;
+        let (one, two) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
+        let stale = lease(&one).await;
+        one.submit_part(part(&stale, "a", json!("one"))).await.expect("a part");
+        one.release(stale.id, None).await.expect("released");
+        let held = lease(&two).await;
+        let late = async {
+            let mut codes = Vec::new();
+            for _ in 0..4 {
+                let handed_in = one.submit_part(part(&stale, "a", json!("late"))).await;
+                codes.push(handed_in.expect_err("not its own any more").code());
+            }
+            codes
+        };
+        let ours = async {
+            for seq in 0..4 {
+                two.submit_part(part(&held, "b", json!(seq)).seq(seq)).await.expect("a part");
+            }
+            two.submit_part(part(&held, "a", json!("two"))).await.expect("a part");
+        };
+        let (codes, ()) = tokio::join!(late, ours);
+        assert_eq!(codes, ["lease_expired"; 4]);
+        one.finalize(Finalize::strict(&stale)).await.expect_err("not its own any more");
+        two.finalize(Finalize::strict(&held)).await.expect("finalized");
+        assert_eq!(result(&work, &held).await, json!({"a": "two", "b": [0, 1, 2, 3]}));
+    }
 }
 
 /// The result is what the finalized event names, and a part that was accepted is in it, unless it came

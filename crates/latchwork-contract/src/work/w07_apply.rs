@@ -38,6 +38,10 @@ cases![
     w07_an_apply_that_kills_every_worker_ends,
     w07_nothing_is_applied_that_nobody_reviewed,
     w07_another_version_of_the_type_does_not_apply,
+    w07_a_failure_is_recorded_whatever_its_message,
+    w07_a_diff_may_have_nul_characters,
+    w07_a_worker_that_is_told_to_stop_finishes_its_order,
+    w07_a_fence_gate_refuses_a_worker_that_was_overtaken,
 ];
 
 fn applied_by(settings: ApplySettings) -> DynamicOrderType {
@@ -301,6 +305,100 @@ async fn w07_a_panic_fails_the_order(f: Fixture) {
     let error = apply_one(&work, order).await.error.expect("why");
     assert_eq!(error["code"], "apply_panicked");
     assert!(error["message"].as_str().expect("text").contains("a bug"), "{error}");
+}
+
+async fn w07_a_failure_is_recorded_whatever_its_message(f: Fixture) {
+    for message in ["a\0b".to_owned(), "é".repeat(3 << 20)] {
+        let told = message.clone();
+        let fails = plain(PLAIN).apply(move |_, _| {
+            let error = TypeError::Failed(told.clone().into());
+            Box::pin(async { Err(error) })
+        });
+        let work = f.with_types([fails]).await;
+        let order = approved(&work, 1).await;
+        let failed = apply_one(&work, order).await;
+        assert_eq!(failed.state, OrderState::Failed);
+        let kept = failed.error.expect("why")["message"].as_str().expect("text").to_owned();
+        assert!(kept.chars().next() == message.chars().next() && kept.len() < 10_000);
+    }
+}
+
+async fn w07_a_diff_may_have_nul_characters(f: Fixture) {
+    let telling = plain(PLAIN).apply(|_, _| {
+        let diff = Diff::between(json!({"a\0": 1}), json!("a\0b")).summary("a\0b");
+        Box::pin(async { Ok(diff) })
+    });
+    let work = f.with_types([telling]).await;
+    let order = approved(&work, 1).await;
+    assert_eq!(apply_one(&work, order).await.state, OrderState::Completed);
+    let told = events(&work, order).await;
+    let told = told.iter().find(|event| event.event == EventType::Applied).expect("applied");
+    assert_eq!(told.diff.as_ref().expect("a diff")["after"], "a\0b");
+}
+
+async fn w07_a_worker_that_is_told_to_stop_finishes_its_order(f: Fixture) {
+    let (gate, fences) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::default());
+    let settings = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let work = f.with_types([waiting(&gate, &fences, settings)]).await;
+    let (first, second) = (approved(&work, 1).await, approved(&work, 1).await);
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let worker = work.apply_worker("w").expect("legal");
+    let running = tokio::spawn(worker.run_until(async { drop(stopped.await) }));
+    while fences.lock().expect("no panic").is_empty() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    stop.send(()).expect("it listens");
+    gate.add_permits(9);
+    running.await.expect("it ends");
+    assert_eq!(order_state(&work, first).await, OrderState::Completed, "finished");
+    assert_eq!(order_state(&work, second).await, OrderState::Approved, "not begun");
+}
+
+/// What a worker began elsewhere goes on when its lease is lost; where it writes, the fence stops it.
+async fn w07_a_fence_gate_refuses_a_worker_that_was_overtaken(f: Fixture) {
+    use latchwork_lock::{Fence, FenceGate};
+    let (gate, written) = (Arc::new(FenceGate::new()), Arc::new(std::sync::Mutex::new(Vec::new())));
+    let (go_on, asked) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
+    let settings = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let writing = {
+        let (gate, written, go_on, asked) =
+            (gate.clone(), written.clone(), go_on.clone(), asked.clone());
+        applied_by(settings).apply(move |_, step| {
+            let (key, fence) = (step.idempotency_key(), step.fence());
+            let (gate, written, go_on) = (gate.clone(), written.clone(), go_on.clone());
+            let first = asked.fetch_add(1, Ordering::SeqCst) == 0;
+            let write = tokio::spawn(async move {
+                if first {
+                    go_on.acquire().await.expect("open").forget();
+                }
+                let write = || written.lock().expect("no panic").push(fence);
+                gate.write(&key, Fence::new(fence), write).map_err(|stale| stale.newest)
+            });
+            Box::pin(async move {
+                match write.await.expect("no panic") {
+                    Ok(()) => Ok(Diff::empty()),
+                    Err(newest) => Err(TypeError::Failed(format!("overtaken by {newest}").into())),
+                }
+            })
+        })
+    };
+    let work = f.with_types([writing]).await;
+    let order = approved(&work, 1).await;
+    let slow = {
+        let worker = work.apply_worker("slow").expect("legal");
+        tokio::spawn(async move { worker.apply(order).await.expect("the store answers") })
+    };
+    while asked.load(Ordering::SeqCst) == 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    work.take_back_apply(order).await.expect("taken back");
+    assert_eq!(apply_one(&work, order).await.state, OrderState::Completed);
+    go_on.add_permits(1);
+    slow.await.expect("no panic");
+    let refused = gate.check(&order.to_string(), Fence::new(1)).expect_err("an older fence");
+    assert!(refused.newest > Fence::new(1));
+    let written = written.lock().expect("no panic").clone();
+    assert_eq!(written, [refused.newest.get()], "the overtaken worker wrote nothing");
 }
 
 fn hooks(calls: &Arc<std::sync::Mutex<Vec<&'static str>>>, cleanup_fails: u32) -> DynamicOrderType {

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use latchwork_work::{AutoApprove, Diff, OrderId, ReviewSettings, TypeSettings, WorkManager};
+use latchwork_work::{
+    AutoApprove, Diff, OrderId, Receipt, ReviewSettings, TypeSettings, WorkManager,
+};
 use serde_json::{Value, json};
 
 use super::Fixture;
@@ -22,8 +24,8 @@ async fn verified(work: &WorkManager, receipt: &Value) -> (i32, String) {
     let name = format!("latchwork-receipt-{}-{number}", std::process::id());
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir(&directory).expect("a directory");
-    let lines = work.export(0, 10_000).await.expect("an export");
-    let lines: Vec<_> = lines.iter().map(|line| json!(line).to_string()).collect();
+    let trail = work.export(0, 10_000).await.expect("an export");
+    let lines: Vec<_> = trail.iter().map(|line| json!(line).to_string()).collect();
     let (export, file) = (directory.join("export"), directory.join("receipt"));
     std::fs::write(&export, lines.join("\n")).expect("written");
     std::fs::write(&file, receipt.to_string()).expect("written");
@@ -33,7 +35,11 @@ async fn verified(work: &WorkManager, receipt: &Value) -> (i32, String) {
     let out = out.expect("python3 runs");
     std::fs::remove_dir_all(&directory).expect("removed");
     let said = String::from_utf8_lossy(&out.stdout).into_owned();
-    (out.status.code().expect("it exits"), said)
+    let code = out.status.code().expect("it exits");
+    let parsed: Receipt = serde_json::from_value(receipt.clone()).expect("a receipt");
+    let findings = parsed.findings(&trail);
+    assert_eq!(findings.is_empty(), code == 0, "both find the same: {said} {findings:?}");
+    (code, said)
 }
 
 async fn applied(work: &WorkManager) -> OrderId {

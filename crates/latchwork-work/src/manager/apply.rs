@@ -124,6 +124,15 @@ impl WorkManager {
     }
 }
 
+/// Whether `stop` resolves before `other` does.
+async fn ends_first(stop: impl Future<Output = ()> + Unpin, other: impl Future) -> bool {
+    tokio::select! {
+        biased;
+        () = stop => true,
+        _ = other => false,
+    }
+}
+
 /// What an apply worker waits for; no order type has such a name.
 fn topic(order_type: &str) -> String {
     format!("{}{order_type}", super::wake::APPLY)
@@ -132,23 +141,37 @@ fn topic(order_type: &str) -> String {
 impl ApplyWorker {
     /// Runs until it is dropped. Errors of the store are logged and tried again.
     ///
-    /// Cancel safe: an order that it was applying is taken up by another worker when its lease has run out.
+    /// Cancel safe: an order that it was applying is taken up by another worker when its lease has run
+    /// out. [`run_until`](Self::run_until) finishes it instead.
     pub async fn run(self) {
+        self.run_until(std::future::pending()).await;
+    }
+
+    /// The same until `stop` resolves: an order that it is applying then is finished first, and no
+    /// other one is begun.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
         let types = self.manager.types().iter().map(|known| topic(known.name())).collect();
         let wishes = Wishes { types, rest: "apply".to_owned() };
         let group = self.manager.inner.wake.group(&wishes);
+        let mut stop = std::pin::pin!(stop);
         loop {
             let woken = group.notified();
+            // An apply is not raced against the stop, which would drop it halfway.
             match self.apply_next().await {
                 // Another one may wait behind it.
                 Ok(Some(_)) => group.notify_one(),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::warn!(worker = %self.name, %error, "applying failed; trying again");
-                    tokio::time::sleep(FALLBACK).await;
+                    let pause = tokio::time::sleep(FALLBACK);
+                    if ends_first(&mut stop, pause).await {
+                        return;
+                    }
                 }
             }
-            let _ = tokio::time::timeout(FALLBACK, woken).await;
+            if ends_first(&mut stop, tokio::time::timeout(FALLBACK, woken)).await {
+                return;
+            }
         }
     }
 

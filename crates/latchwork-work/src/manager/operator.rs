@@ -246,7 +246,7 @@ impl WorkClient {
         let proposal = Proposal {
             order_type: old.order_type,
             payload,
-            priority: priority.unwrap_or(old.priority),
+            priority: Some(priority.unwrap_or(old.priority)),
             meta: Some(meta),
             unique_key: None,
             unique_states: Vec::new(),

@@ -203,7 +203,7 @@ impl WorkClient {
             type_version: order_type.version(),
             state: OrderState::Queued,
             version: 1,
-            priority: proposal.priority,
+            priority: proposal.priority.unwrap_or(order_type.settings().priority),
             requested_by: self.actor.clone(),
             meta: proposal.meta.clone(),
             unique_key: proposal.unique_key.clone(),

@@ -1,6 +1,8 @@
 //! The receipt of an applied order: what was approved by whom, and what was done, with its place in the
 //! audit trail (W18).
 
+mod verify;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -3,16 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::schema::Schema;
 use super::typed::Typed;
 use super::{
-    ApplyStep, DynOrderType, DynamicOrderType, OrderContent, OrderType, PlannedItem, TypeError,
-    TypeSettings,
+    Appliers, ApplyStep, DeclaredOrderType, DynOrderType, DynamicOrderType, OrderContent,
+    OrderType, PlannedItem, TypeError, TypeSettings,
 };
-use crate::{Diff, Error, ErrorKind, Result};
+use crate::{Diff, Error, ErrorKind, FailurePolicy, Result};
 
 /// The longest name of a type, in bytes.
 const MAX_NAME: usize = 120;
@@ -65,6 +66,24 @@ impl OrderTypes {
         self.register(Box::new(order_type))
     }
 
+    /// Adds a type that was declared in a file, with the applier that it names.
+    ///
+    /// # Errors
+    /// [`InvalidDeclaration`](ErrorKind::InvalidDeclaration) with file, line and field: its name is
+    /// taken, or there is no such applier.
+    pub fn add_declared(
+        &mut self,
+        declared: DeclaredOrderType,
+        appliers: &Appliers,
+    ) -> Result<&mut Self> {
+        if self.types.contains_key(declared.name()) {
+            return Err(
+                declared.wrong("name", format!("there is already a type {:?}", declared.name()))
+            );
+        }
+        self.add_dynamic(declared.order_type(appliers)?)
+    }
+
     /// A type by its name.
     ///
     /// # Errors
@@ -83,12 +102,7 @@ impl OrderTypes {
 
     fn register(&mut self, order_type: Box<dyn DynOrderType>) -> Result<&mut Self> {
         let name = order_type.name().to_owned();
-        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-        if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(legal) {
-            return Err(wrong(format!(
-                "the name {name:?} is not legal: letters, digits, `.`, `_` and `-`, at most {MAX_NAME} bytes"
-            )));
-        }
+        legal_name(&name).map_err(wrong)?;
         if self.types.contains_key(&name) {
             return Err(wrong(format!("there is already a type {name:?}")));
         }
@@ -120,23 +134,60 @@ impl OrderTypes {
     }
 }
 
+/// Whether an order type or an applier may have this name; the error says why not.
+pub(super) fn legal_name(name: &str) -> Result<(), String> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(legal) {
+        true => Ok(()),
+        false => Err(format!(
+            "the name {name:?} is not legal: letters, digits, `.`, `_` and `-`, at most {MAX_NAME} bytes"
+        )),
+    }
+}
+
 fn check(name: &str, settings: &TypeSettings) -> Result<()> {
-    let problem = if settings.lease_ttl.is_zero() {
-        "lease_ttl is zero: an item could never be submitted"
+    match problem(settings) {
+        Some((field, reason)) => Err(wrong(format!("the settings of {name:?}: {field} {reason}"))),
+        None => Ok(()),
+    }
+}
+
+/// The longest time in settings: what is added to the time of the database must stay a time.
+const MAX_TIME: Duration = Duration::from_secs(10 * 366 * 86_400);
+
+/// What is wrong with settings: the field, and why.
+pub(super) fn problem(settings: &TypeSettings) -> Option<(&'static str, &'static str)> {
+    let TypeSettings { retry, parts, review, apply, .. } = settings;
+    let times = [
+        ("lease_ttl", settings.lease_ttl),
+        ("heartbeat_every", settings.heartbeat_every),
+        ("retry.backoff", retry.backoff),
+        ("retry.max_backoff", retry.max_backoff),
+        ("retry.jitter", retry.jitter),
+        ("review.deadline", review.deadline.as_ref().map_or(Duration::ZERO, |due| due.after)),
+        ("apply.lease_ttl", apply.lease_ttl),
+        ("apply.time_limit", apply.time_limit),
+        ("apply.cleanup.backoff", apply.cleanup.backoff),
+        ("apply.cleanup.max_backoff", apply.cleanup.max_backoff),
+        ("apply.cleanup.jitter", apply.cleanup.jitter),
+    ];
+    if let Some((field, _)) = times.into_iter().find(|(_, time)| *time > MAX_TIME) {
+        Some((field, "is longer than ten years"))
+    } else if settings.lease_ttl.is_zero() {
+        Some(("lease_ttl", "is zero: an item could never be submitted"))
     } else if settings.heartbeat_every >= settings.lease_ttl {
-        "heartbeat_every must be shorter than lease_ttl, or every lease runs out"
-    } else if settings.retry.max_attempts == 0 {
-        "retry.max_attempts is zero: an item could never be leased"
+        Some(("heartbeat_every", "must be shorter than lease_ttl, or every lease runs out"))
+    } else if retry.max_attempts == 0 {
+        Some(("retry.max_attempts", "is zero: an item could never be leased"))
     } else if settings.max_leases == Some(0) {
-        "max_leases is zero: an item could never be leased"
-    } else if settings.parts.required.len() > settings.parts.max_parts as usize {
-        "parts.required names more parts than parts.max_parts allows"
-    } else if let Some(problem) = super::review::problem(&settings.review, &settings.apply) {
-        problem
+        Some(("max_leases", "is zero: an item could never be leased"))
+    } else if settings.failure == FailurePolicy::Quorum(0) {
+        Some(("failure", "is a quorum of zero; best_effort needs one item that succeeds"))
+    } else if parts.required.len() > parts.max_parts as usize {
+        Some(("parts.required", "names more parts than parts.max_parts allows"))
     } else {
-        return Ok(());
-    };
-    Err(wrong(format!("the settings of {name:?}: {problem}")))
+        super::review::problem(review, apply)
+    }
 }
 
 fn wrong(reason: String) -> Error {

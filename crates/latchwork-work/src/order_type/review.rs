@@ -119,23 +119,30 @@ impl Default for ApplySettings {
     }
 }
 
-/// What is wrong with such settings.
-pub(super) fn problem(review: &ReviewSettings, apply: &ApplySettings) -> Option<&'static str> {
+/// What is wrong with such settings: the field, and why.
+pub(super) fn problem(
+    review: &ReviewSettings,
+    apply: &ApplySettings,
+) -> Option<(&'static str, &'static str)> {
+    let escalates_to_nobody = review.deadline.as_ref().is_some_and(
+        |deadline| matches!(&deadline.then, DeadlinePolicy::Escalate(role) if role.is_empty()),
+    );
     if review.approvals == 0 {
-        Some("review.approvals is zero; auto_approve approves without a reviewer")
+        Some(("review.approvals", "is zero; auto_approve approves without a reviewer"))
     } else if review.roles.iter().any(|(role, count)| role.is_empty() || *count == 0) {
-        Some("review.roles has an empty role or a count of zero")
+        Some(("review.roles", "has an empty role or a count of zero"))
     } else if review.roles.values().any(|count| *count > review.approvals) {
-        Some("review.roles asks for more approvals of a role than review.approvals in all")
-    } else if matches!(&review.deadline, Some(ReviewDeadline { then: DeadlinePolicy::Escalate(role), .. }) if role.is_empty())
-    {
-        Some("review.deadline escalates to an empty role")
+        Some(("review.roles", "asks for more approvals of a role than review.approvals in all"))
+    } else if escalates_to_nobody {
+        Some(("review.deadline", "escalates to an empty role"))
     } else if apply.lease_ttl < Duration::from_millis(100) {
-        Some("apply.lease_ttl is under 100 ms: a worker could not extend it in time")
+        Some(("apply.lease_ttl", "is under 100 ms: a worker could not extend it in time"))
     } else if apply.time_limit.is_zero() {
-        Some("apply.time_limit is zero: apply could never end")
-    } else if apply.max_attempts == 0 || apply.cleanup.max_attempts == 0 {
-        Some("apply.max_attempts or apply.cleanup.max_attempts is zero")
+        Some(("apply.time_limit", "is zero: apply could never end"))
+    } else if apply.max_attempts == 0 {
+        Some(("apply.max_attempts", "is zero: nothing could ever be applied"))
+    } else if apply.cleanup.max_attempts == 0 {
+        Some(("apply.cleanup.max_attempts", "is zero: after_apply could never run"))
     } else {
         None
     }

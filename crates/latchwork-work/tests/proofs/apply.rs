@@ -176,7 +176,8 @@ async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
         types.add_dynamic(DynamicOrderType::new(name).settings(settings)).expect("legal");
     }
     let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
-    for round in 0..100 {
+    // A hundred with each number.
+    for round in 0..200 {
         let needed: u32 = 1 + round % 2;
         let order = propose(&work, &format!("needs-{needed}"), json!({})).await.id;
         let client = agent(&work, "agent-1");
@@ -201,9 +202,9 @@ async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
     one.await.expect("no panic");
     two.await.expect("no panic");
     let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
-    assert_eq!(room.number(applied).await, 100, "apply is recorded once");
+    assert_eq!(room.number(applied).await, 200, "apply is recorded once");
     let done = "SELECT count(*) FROM latchwork_work_order WHERE state = 'completed'";
-    assert_eq!(room.number(done).await, 100);
+    assert_eq!(room.number(done).await, 200);
     verified(&work).await;
 }
 

@@ -34,13 +34,13 @@ fn greetings(order: &OrderContent) -> Diff {
     Diff::between(json!([]), json!(said)).summary(summary)
 }
 
+/// How a command sends the token.
+pub(super) const TOKEN: &str = " -H \"Authorization: Bearer $LATCHWORK_TOKEN\"";
+
 /// Three commands that work as printed; with tokens, an agent's is in `LATCHWORK_TOKEN`.
 pub(super) fn commands(base: &str, has_tokens: bool) -> [String; 3] {
     let (any, agent) = match has_tokens {
-        true => {
-            let token = " -H \"Authorization: Bearer $LATCHWORK_TOKEN\"";
-            (token, token)
-        }
+        true => (TOKEN, TOKEN),
         false => ("", " -H 'Latchwork-Actor: agent:me'"),
     };
     [

@@ -72,8 +72,8 @@ fn child_process() {
         let locks = Locks::connect(&url).await.expect("locks");
         let flows = Contexts::connect(&url).await.expect("flows");
         let settings = MaintenanceSettings::default();
-        let duties = Duties::start(&work, &locks, settings).expect("a legal name");
         let shutdown = Shutdown::new();
+        let duties = Duties::start(&work, &locks, settings, &shutdown).expect("a legal name");
         let app = App::new(work.clone(), Settings::default(), &shutdown)
             .with_locks(locks.clone())
             .with_flows(flows);

@@ -87,8 +87,8 @@ impl Heartbeat {
             () = lost => Ran::Lost,
             done = hook => match done {
                 Ok(Ok(value)) => Ran::Done(value),
-                Ok(Err(error)) => Ran::Failed { code: "apply_failed", message: error.to_string() },
-                Err(panic) => Ran::Failed { code: "apply_panicked", message: said(panic.as_ref()) },
+                Ok(Err(error)) => Ran::Failed { code: "apply_failed", message: storable(&error.to_string()) },
+                Err(panic) => Ran::Failed { code: "apply_panicked", message: storable(&said(panic.as_ref())) },
             },
             () = late => Ran::Failed {
                 code: "apply_timeout",
@@ -97,6 +97,19 @@ impl Heartbeat {
                 ),
             },
         }
+    }
+}
+
+/// So many bytes of a failure's message are kept.
+const MAX_MESSAGE: usize = 8_192;
+
+/// A message as every database takes it: without NUL, which PostgreSQL refuses in a text, and bounded. A
+/// failure that cannot be recorded would be run again and again.
+pub(super) fn storable(message: &str) -> String {
+    let message = message.replace('\0', "\u{fffd}");
+    match message.len() > MAX_MESSAGE {
+        true => format!("{} … (cut off)", &message[..message.floor_char_boundary(MAX_MESSAGE)]),
+        false => message,
     }
 }
 

@@ -22,8 +22,10 @@ impl ApplyWorker {
         Ok(order.state == state && review.fence == claimed.fence && review.worker.is_some())
     }
 
+    /// A summary comes from the type's own code, as a failure's message does: what was done must be
+    /// recorded whatever it says, or it would be done again.
     fn note(&self, message: &str) -> Note {
-        Note::system(message)
+        Note::system(&super::hooks::storable(message))
     }
 
     /// Records the changes; false where another worker has the order by now. While the store is away it
