@@ -56,6 +56,7 @@ fn main() {
         pool::a_pool_of_one_connection_is_enough,
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
+        pool::a_blocked_thread_with_a_pool_of_one_keeps_its_lease,
         pool::a_server_without_connections_is_an_outage,
         pooler::a_start_takes_two_connections_at_most,
         pooler::a_pooler_with_one_connection_serves_many_starts,

@@ -16,8 +16,9 @@ use latchwork_flow::{
     SqliteContextStore, StateMachine, Status, TransitionId, WaitingFor, action_fn,
 };
 use latchwork_lock::provider::Moment;
-use latchwork_lock::{Clock, SystemClock};
+use latchwork_lock::{Clock, LockConfig, SystemClock};
 use libtest_mimic::Trial;
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -40,6 +41,7 @@ macro_rules! tests {
 tests![
     what_kills_its_process_is_quarantined_and_the_others_finish,
     an_action_that_blocks_its_thread_is_run_once,
+    an_action_that_blocks_with_the_only_connection_keeps_its_lock,
     an_action_that_blocks_beyond_its_limit_is_given_up,
 ];
 
@@ -186,6 +188,44 @@ async fn an_action_that_blocks_its_thread_is_run_once(room: Room) {
     assert_eq!(shown().await.status, Status::Completed);
     assert_eq!(begun.load(Ordering::SeqCst), 1, "nobody began it again");
     runner.stop().await.expect("it did well");
+    stop.send(()).expect("it runs");
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
+}
+
+/// Contexts, locks and the action share a pool of one connection, which the action has while it
+/// blocks the only thread for longer than the run-lease and the lock's ttl.
+async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(room: Room) {
+    let inside = room.enter().await;
+    let id = submitted(&inside).await;
+    let (held, address) = (Arc::new(Mutex::new(Vec::new())), room.address.clone());
+    let seen = held.clone();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async move {
+            let (inside, pool) = Inside::with_pool_of_one(&address).await;
+            let ttl = LockConfig { ttl: secs(2), ..LockConfig::default() };
+            let machine = inside.builder().lock_config(ttl).run_lease(secs(1));
+            let machine = machine.action_fn("blocks", move |at| {
+                let (pool, seen) = (pool.clone(), seen.clone());
+                async move {
+                    let connection = pool.occupy().await;
+                    std::thread::sleep(secs(6));
+                    seen.lock().push(at.is_held());
+                    drop(connection);
+                    Ok(ActionResult::proceed())
+                }
+            });
+            let machine = machine.build().expect("a machine");
+            let runner = FlowRunner::new(&machine).expect("a store").tick(millis(20));
+            let stop = async { drop(stopped.await) };
+            runner.run_until(stop).await.expect("it did well");
+        });
+    });
+    let shown = async || inside.contexts.show(id).await.expect("it is there");
+    until("it ends", async || shown().await.status.is_over()).await;
+    assert_eq!(shown().await.status, Status::Completed);
+    assert_eq!(*held.lock(), [true], "begun once, and under its lock to the end");
     stop.send(()).expect("it runs");
     tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
 }

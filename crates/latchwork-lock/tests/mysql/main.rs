@@ -70,6 +70,7 @@ fn main() {
             a_pool_of_one_connection_is_enough,
             an_exhausted_pool_is_an_outage_and_no_contention,
             a_waiter_outlasts_an_exhausted_pool,
+            a_blocked_thread_with_a_pool_of_one_keeps_its_lease,
             a_server_without_connections_is_an_outage,
             sessions_of_the_user_stay_as_they_were;
         tls:

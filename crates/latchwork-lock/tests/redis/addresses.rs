@@ -320,3 +320,15 @@ pub(crate) async fn the_callers_own_client_and_connection_will_do() {
     guard.release().await.expect("held");
     waits.await.expect("no panic").release().await.expect("held");
 }
+
+pub(crate) async fn a_blocked_runtime_of_the_callers_connection_keeps_its_lease() {
+    let (address, key) = (shared(), unique("blocked"));
+    let direct = crate::locks(&address).await;
+    crate::support::a_blocked_thread_keeps_its_lease(&direct, &key, async move || {
+        let client = redis::Client::open(address).expect("an address");
+        let connection = client.get_multiplexed_async_connection().await.expect("there");
+        let provider = RedisLockProvider::from_connection(connection, client).await;
+        (Locks::new(provider.expect("there")), async || ())
+    })
+    .await;
+}

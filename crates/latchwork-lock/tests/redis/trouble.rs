@@ -98,9 +98,10 @@ pub(crate) async fn the_callers_connection_manager_comes_back() {
     assert_eq!(refused.code(), "lock_unavailable", "{refused}");
     server.up();
     eventually("the manager opens a new connection", async || {
-        guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.is_ok()
+        theirs.inspect("key").await.is_ok()
     })
     .await;
+    guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.expect("held");
     let fence = guard.fence();
     guard.release().await.expect("the lease was kept");
     let next = waits.await.expect("no panic");

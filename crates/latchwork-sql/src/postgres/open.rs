@@ -124,6 +124,15 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
     Ok((pool, Server { lends_sessions: is_refused || found != mark.0 }))
 }
 
+/// A pool of so many connections of its own to the server of another one, opened when they are needed.
+///
+/// For what must go on while all connections of a pool are in use, or while the runtime that drives
+/// them is blocked: a lease is renewed also then.
+pub fn separate(pool: &PgPool, connections: u32) -> PgPool {
+    let options = pool.options().clone().min_connections(0).max_connections(connections);
+    options.connect_lazy_with(PgConnectOptions::clone(&pool.connect_options()))
+}
+
 /// How long a pool may take for its first connection before a try of our own finds out why.
 const FIRST: Duration = Duration::from_millis(50);
 
