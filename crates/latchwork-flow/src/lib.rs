@@ -14,7 +14,7 @@
 //!
 //! let contexts = Contexts::connect("memory:").await?;
 //! let publish = StateMachine::<JsonState>::builder("publish")
-//!     .locks(&Locks::connect("memory:").await?, EntityKey::new())
+//!     .locks(Locks::connect("memory:").await?, EntityKey::new())
 //!     .store(contexts.clone())
 //!     .action_fn("ask", |_| async {
 //!         Ok(ActionResult::pause(Pause::new().on_signal("approved")))

@@ -97,10 +97,8 @@ pub(crate) async fn the_callers_connection_manager_comes_back() {
     let refused = theirs.lock("other").try_acquire().await.expect_err("there is no server");
     assert_eq!(refused.code(), "lock_unavailable", "{refused}");
     server.up();
-    eventually("the manager opens a new connection", async || {
-        theirs.inspect("key").await.is_ok()
-    })
-    .await;
+    eventually("the manager opens a new connection", async || theirs.inspect("key").await.is_ok())
+        .await;
     guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.expect("held");
     let fence = guard.fence();
     guard.release().await.expect("the lease was kept");

@@ -3,6 +3,7 @@
 #![allow(
     dead_code,
     unused_imports,
+    unused_macros,
     unreachable_pub,
     reason = "each test program uses a part of it"
 )]
