@@ -137,7 +137,7 @@ impl<S: State> ActionContext<S> {
         self.index
     }
 
-    /// The same whenever this action of this transition is run: let whoever you call use it to
+    /// The same whenever this action of this transition is run: let the service that you call use it to
     /// recognise what it has done already.
     pub fn idempotency_key(&self) -> String {
         self.transition.idempotency_key(self.index)

@@ -210,7 +210,7 @@ pub enum ErrorKind {
         #[source]
         source: Option<BoxError>,
     },
-    /// The entity was changed by somebody who did not hold its lock.
+    /// The entity was changed by a writer that did not hold its lock.
     #[error(
         "the entity {entity:?} was changed meanwhile without its lock; \
          run the transition again to load it anew"
@@ -403,7 +403,7 @@ impl Error {
         ("entity_not_found", "the entity of a transition is not there", false),
         ("load_failed", "the entity could not be loaded", true),
         ("save_failed", "the entity could not be saved", true),
-        ("entity_changed", "the entity was changed by somebody who did not hold its lock", true),
+        ("entity_changed", "the entity was changed by a writer that did not hold its lock", true),
         ("foreign_context", "the context belongs to another machine", false),
         ("newer_context", "the context was written by a newer program", false),
         ("corrupt_context", "the stored context cannot be read", false),
@@ -419,7 +419,7 @@ impl Error {
     /// The codes of the stores, after the same pattern.
     pub const STORE_CODES: [(&'static str, &'static str, bool); 2] = [
         ("store_unavailable", "the store did not answer", true),
-        ("store_backend", "the store refused, and somebody must repair it", false),
+        ("store_backend", "the store rejected the request; an operator has to act", false),
     ];
 
     /// What kind of error it is.

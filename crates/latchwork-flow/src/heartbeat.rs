@@ -8,7 +8,7 @@
 //! entry in a list.
 //!
 //! A future that blocks cannot be dropped. So the heartbeats of a run end some time after its action's
-//! limit: the run-lease is given back, which refuses the late saves of whoever is stuck in there, and
+//! limit: the run-lease is given back, which refuses the late saves of the action that is stuck, and
 //! the attempt counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ struct Shared {
 
 struct List {
     runs: Vec<Weak<RunHeartbeat>>,
-    /// When the thread looks next; never while there is nothing to look at.
+    /// When the next heartbeat is due; never while there are no runs.
     next: Moment,
     closed: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct RunHeartbeat {
 }
 
 /// Counts the calls of a worker that are under way. A worker that somebody only keeps, to go on
-/// step by step, is not kept alive: whoever forgets it must not hold its transition for ever.
+/// step by step, is not kept alive: a worker that was forgotten must not hold its transition for ever.
 #[derive(Clone, Default)]
 pub(crate) struct Calls(Arc<AtomicUsize>);
 
@@ -86,7 +86,7 @@ struct State {
     limit: Moment,
     /// Since when it has been computing without a pause for others.
     busy: Option<Moment>,
-    /// Whether that was told.
+    /// Whether that was logged.
     told: bool,
     next: Moment,
     asking: bool,
@@ -97,7 +97,7 @@ struct State {
 pub(crate) enum Loss {
     /// The run-lease is another's.
     Taken,
-    /// Somebody wants the transition called off.
+    /// A caller asked to cancel the transition.
     Cancelled(CancelRequest),
     /// It has blocked its thread beyond its limit.
     Blocked,
@@ -212,7 +212,7 @@ impl Shared {
         }
     }
 
-    /// The runs whose heartbeat is due, and when to look again.
+    /// The runs whose heartbeat is due; notes when the next one is.
     fn due(&self) -> Vec<Arc<RunHeartbeat>> {
         let now = self.clock.now();
         let mut list = self.list.lock();

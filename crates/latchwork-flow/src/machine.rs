@@ -371,7 +371,7 @@ impl<S: State> Machine<S> {
         });
         let gates = gates.collect::<Result<Vec<_>>>()?;
         let actions = configuration.actions.into_iter().map(|step| match step {
-            // Whoever resumes it must find it by name.
+            // A process that resumes it must find it by name.
             Step::Own(action) if self.store.is_some() => self.action(&action.name).map(|_| action),
             Step::Own(action) => Ok(action),
             Step::Named(name) => self.action(&name),

@@ -120,7 +120,7 @@ fn without_time_to_wait_there_is_one_try() {
         .output()
         .expect("it runs");
     assert_code(&out, 69);
-    assert!(text(&out).contains("nobody listens"), "{}", text(&out));
+    assert!(text(&out).contains("no server listens"), "{}", text(&out));
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 

@@ -172,7 +172,7 @@ async fn passes_over(store: &Contexts, damage: impl AsyncFnOnce(&'static str)) {
 
 async fn bad_addresses_say_what_is_wrong() {
     for (address, code, word) in [
-        ("postgres://user:hush@127.0.0.1:1/x", "store_unavailable", "nobody listens"),
+        ("postgres://user:hush@127.0.0.1:1/x", "store_unavailable", "no server listens"),
         ("postgres://user:hush@127.0.0.1:1/x?flavour=hush", "invalid_argument", "flavour"),
         ("sqlite:///no/such/directory/hush.db", "store_backend", "directory"),
         ("sqlite::memory:", "invalid_argument", "memory:"),

@@ -42,7 +42,7 @@ impl Default for Settings {
 pub struct Server {
     /// Whether a pooler stands between that may lend sessions for the length of a transaction, as
     /// pgbouncer does. Then prepared statements must not outlive a transaction, and LISTEN must
-    /// not be said at all: the notices would reach whoever has the session then, and the
+    /// not be used at all: the notifications would reach the client that has the session then, and the
     /// driver takes such a surprise for a broken protocol.
     pub lends_sessions: bool,
 }

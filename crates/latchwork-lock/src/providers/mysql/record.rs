@@ -51,7 +51,7 @@ pub(super) struct Row {
     alive_us: Option<i64>,
 }
 
-/// What is remembered of whoever asked.
+/// What is stored of a requester besides its request.
 #[derive(Clone, Debug)]
 pub(super) struct RequesterInfo {
     pub(super) process: Arc<str>,

@@ -88,8 +88,8 @@ impl Store {
         }
     }
 
-    /// One change of a key, then hands the key on to whoever is next. Answers what the change
-    /// said, the rules as they are now, and the server's time. A failure has changed nothing, or
+    /// One change of a key, then grants the key to the next waiter. Returns what the change
+    /// returned, the rules as they are now, and the server's time. A failure has changed nothing, or
     /// its answer was lost. A change may be asked more than once: what collided was undone.
     pub(super) async fn edit<T>(
         &self,

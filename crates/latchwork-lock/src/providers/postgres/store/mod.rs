@@ -40,7 +40,7 @@ pub(super) struct Store {
     pub(super) client: Arc<str>,
     pub(super) process: Arc<str>,
     pub(super) waiters: Arc<WaiterRegistry>,
-    /// Whether notices are heard; else everything is found out by looking.
+    /// Whether notifications arrive; else waiters poll.
     pub(super) is_notified: AtomicBool,
     pub(super) open_requests: Arc<OpenRequests>,
     pub(super) heartbeat: Heartbeat,
@@ -101,8 +101,8 @@ impl Store {
         }
     }
 
-    /// One change of a key, then hands the key on to whoever is next. Answers what the change
-    /// said, the rules as they are now, and the server's time. A failure has changed nothing, or
+    /// One change of a key, then grants the key to the next waiter. Returns what the change
+    /// returned, the rules as they are now, and the server's time. A failure has changed nothing, or
     /// its answer was lost.
     pub(super) async fn edit<T>(
         &self,
@@ -212,9 +212,9 @@ impl Store {
         execute_raw(&self.pool, sql).await
     }
 
-    /// Tells those who were handed the key, and the next in the queue when something runs out sooner
+    /// Notifies the waiters that were granted the key, and the next one when something expires sooner
     /// than it knew. After the commit, since NOTIFY makes all committers of the database wait for
-    /// each other. What is lost here the next look finds.
+    /// each other. What is lost here, the next poll finds.
     async fn notify_waiters(
         &self,
         pool: &PgPool,
@@ -244,7 +244,7 @@ impl Store {
         if !told.is_empty()
             && let Err(error) = execute_raw(pool, told).await
         {
-            tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
+            tracing::debug!(%error, "a waiter was not notified of its grant; it finds it at its next poll");
         }
     }
 
