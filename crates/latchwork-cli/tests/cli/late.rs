@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use latchwork_contract::proxy::Proxy;
 
 use crate::support::{
-    Place, Running, assert_code, eventually, latchwork, server, text, unique_key,
+    LockDirectory, Running, assert_code, eventually, latchwork, server, text, unique_key,
 };
 
 /// Starts a run while nobody listens, and the server once the run has failed to connect.
@@ -20,7 +20,7 @@ fn is_waited_for(variable: &str) {
         proxy.refuse().await;
         (address.replace(&host.to_string(), &proxy.address().to_string()), proxy)
     });
-    let place = Place::new();
+    let place = LockDirectory::new();
     let key = unique_key("late");
     let mut command = latchwork();
     command.args(["lock", &key, "--at", &at, "--wait", "30s", "--", "sh", "-c", "exit 7"]);

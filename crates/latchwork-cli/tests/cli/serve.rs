@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, latchwork};
+use crate::support::{LockDirectory, latchwork};
 
 struct Server {
     child: Child,
@@ -13,7 +13,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place) -> Self {
+    fn start(place: &LockDirectory) -> Self {
         let mut command = latchwork();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(place.path("data"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -36,7 +36,7 @@ impl Server {
 
 #[test]
 fn the_commands_of_the_greeting_work_as_printed() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let server = Server::start(&place);
     let data = place.path("data").join("latchwork.db");
     let named = format!("its data is in {}", data.display());
@@ -66,7 +66,7 @@ fn the_commands_of_the_greeting_work_as_printed() {
 
 #[test]
 fn it_refuses_an_address_that_others_can_reach() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let mut command = latchwork();
     command.args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(place.path("data"));
     let output = command.output().expect("it ends");

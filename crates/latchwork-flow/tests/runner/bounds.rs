@@ -24,16 +24,16 @@ use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::child::{Child, entity};
-use crate::room::{Inside, Room};
+use crate::test_database::{Inside, TestDatabase};
 use crate::{block_on, millis, secs, until};
 
-type Test = fn(Room) -> BoxFuture<'static, ()>;
+type Test = fn(TestDatabase) -> BoxFuture<'static, ()>;
 
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         /// Over each database.
         pub(crate) const TESTS: &[(&str, Test)] = &[
-            $((stringify!($name), |room| Box::pin($name(room)))),*
+            $((stringify!($name), |test_database| Box::pin($name(test_database)))),*
         ];
     };
 }
@@ -81,8 +81,8 @@ pub(crate) fn poisonous(inside: &Inside) -> StateMachine<JsonState> {
     machine.build().expect("a machine")
 }
 
-async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room) {
-    let inside = room.enter().await;
+async fn what_kills_its_process_is_quarantined_and_the_others_finish(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let machine = poisonous(&inside);
     let mut others = Vec::new();
     let poison = machine.submit(entity("poison"), nothing()).await.expect("stored");
@@ -103,8 +103,8 @@ async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room)
     while !all_done().await {
         starts += 1;
         assert!(starts <= 20, "after {starts} starts it still kills");
-        let mut child = Child::start("poison", &room.address);
-        child.hear("runs");
+        let mut child = Child::start("poison", &test_database.address);
+        child.expect_line("runs");
         let mut looks = 0;
         while !child.has_ended() && !all_done().await {
             looks += 1;
@@ -133,11 +133,11 @@ async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room)
 /// A machine whose action blocks its thread the first time, and its runner in a runtime that has no
 /// other one.
 fn blocking(
-    room: &Room,
+    test_database: &TestDatabase,
     span: Duration,
     policy: ActionPolicy,
 ) -> (Arc<AtomicU32>, std::thread::JoinHandle<()>, tokio::sync::oneshot::Sender<()>) {
-    let (begun, address) = (Arc::new(AtomicU32::new(0)), room.address.clone());
+    let (begun, address) = (Arc::new(AtomicU32::new(0)), test_database.address.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let count = begun.clone();
     let thread = std::thread::spawn(move || {
@@ -171,10 +171,10 @@ async fn submitted(inside: &Inside) -> TransitionId {
     machine.submit(entity("blocked"), nothing()).await.expect("stored")
 }
 
-async fn an_action_that_blocks_its_thread_is_run_once(room: Room) {
-    let inside = room.enter().await;
+async fn an_action_that_blocks_its_thread_is_run_once(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let id = submitted(&inside).await;
-    let (begun, thread, stop) = blocking(&room, secs(5), ActionPolicy::default());
+    let (begun, thread, stop) = blocking(&test_database, secs(5), ActionPolicy::default());
     // Another runner would take over whatever is not kept alive.
     let other = inside
         .builder()
@@ -194,10 +194,10 @@ async fn an_action_that_blocks_its_thread_is_run_once(room: Room) {
 
 /// Contexts, locks and the action share a pool of one connection, which the action has while it
 /// blocks the only thread for longer than the run-lease and the lock's ttl.
-async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(room: Room) {
-    let inside = room.enter().await;
+async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let id = submitted(&inside).await;
-    let (held, address) = (Arc::new(Mutex::new(Vec::new())), room.address.clone());
+    let (held, address) = (Arc::new(Mutex::new(Vec::new())), test_database.address.clone());
     let seen = held.clone();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let thread = std::thread::spawn(move || {
@@ -230,11 +230,11 @@ async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(room: Roo
     tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
 }
 
-async fn an_action_that_blocks_beyond_its_limit_is_given_up(room: Room) {
-    let inside = room.enter().await;
+async fn an_action_that_blocks_beyond_its_limit_is_given_up(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let id = submitted(&inside).await;
     let policy = ActionPolicy { time_limit: Some(millis(200)), ..ActionPolicy::default() };
-    let (begun, thread, stop) = blocking(&room, secs(6), policy);
+    let (begun, thread, stop) = blocking(&test_database, secs(6), policy);
     let shown = async || inside.contexts.show(id).await.expect("it is there");
     until("it is given up", async || shown().await.last_error.is_some()).await;
     let given_up = shown().await;

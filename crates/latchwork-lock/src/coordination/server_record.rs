@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
+use super::acquire::AttemptOutcome;
 use super::liveness::Session;
 use crate::reporter::Reporter;
+use crate::rules::{Decision, Id, Rules};
 use crate::{Fence, Moment};
 
 /// How long a process is believed to be alive after a heartbeat.
@@ -47,6 +49,25 @@ impl<C: Clone + Ord> Session for RequesterInfo<C> {
     fn alive(&self) -> Moment {
         self.alive
     }
+}
+
+/// The answer to an attempt of `id` that the rules have decided at this time of the server.
+pub(crate) fn outcome<C: Clone>(
+    (decision, began): (Decision, bool),
+    rules: &Rules<RequesterInfo<C>>,
+    id: Id,
+    now: Moment,
+) -> AttemptOutcome {
+    let holder = match decision {
+        Decision::Refused => rules
+            .holders
+            .first()
+            .map(|held| Box::new(reporter(now).holder(held, held.requester.extra.label()))),
+        _ => None,
+    };
+    let is_first = rules.queue.front().is_some_and(|first| first.id == id);
+    let due_in = is_first.then(|| rules.next_expiry().since(now));
+    AttemptOutcome { decision, began, holder, due_in }
 }
 
 /// By one reading of the server's clock.

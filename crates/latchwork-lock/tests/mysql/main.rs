@@ -32,9 +32,9 @@ const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 fn main() {
     let mut trials = Vec::new();
     macro_rules! tests {
-        ($($room:ident: $($name:ident),* $(,)?;)*) => {$($(
-            let name = concat!(stringify!($room), "::", stringify!($name));
-            trials.push(trial(name, || support::block_on($room::$name())));
+        ($($test_database:ident: $($name:ident),* $(,)?;)*) => {$($(
+            let name = concat!(stringify!($test_database), "::", stringify!($name));
+            trials.push(trial(name, || support::block_on($test_database::$name())));
         )*)*};
     }
     tests![

@@ -4,14 +4,14 @@ use latchwork_lock::{Locks, MySqlLockProvider};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor, MySql, Row};
 
-use crate::support::backend::mysql::{admin, database, place, room};
+use crate::support::backend::mysql::{admin, database, place, test_database};
 use crate::support::pool::{PooledLocks, pool_tests};
 use crate::support::{connect, secs, waiting};
 use crate::{number, open};
 
 impl PooledLocks for MySql {
-    async fn room() -> String {
-        room().await
+    async fn test_database() -> String {
+        test_database().await
     }
 
     async fn locks(pool: MySqlPool) -> Locks {
@@ -28,19 +28,19 @@ pool_tests![MySql:
 
 /// The server has too few connections for the pool: some wait longer, and nobody is let in twice.
 pub(crate) async fn a_server_without_connections_is_an_outage() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await.close().await;
     let name = format!("few_{:x}", rand::random::<u64>());
-    let room = database(&address);
+    let test_database = database(&address);
     admin(
         &address,
         &format!(
             "CREATE USER {name}@'127.0.0.1' IDENTIFIED BY 'hush' WITH MAX_USER_CONNECTIONS 3; \
-             GRANT ALL ON {room}.* TO {name}@'127.0.0.1'"
+             GRANT ALL ON {test_database}.* TO {name}@'127.0.0.1'"
         ),
     )
     .await;
-    let few = format!("mysql://{name}:hush@{}/{room}", place(&address));
+    let few = format!("mysql://{name}:hush@{}/{test_database}", place(&address));
     let locks = connect(&few).await;
     let asks = (0..12).map(|n| {
         let locks = locks.clone();
@@ -60,7 +60,7 @@ pub(crate) async fn a_server_without_connections_is_an_outage() {
 
 /// Locking and waiting on the user's own sessions leaves no setting behind, and asks for none.
 pub(crate) async fn sessions_of_the_user_stay_as_they_were() {
-    let address = room().await;
+    let address = test_database().await;
     let is_mariadb = number(&mut open(&address).await, "SELECT VERSION() LIKE '%MariaDB%'").await;
     // What only one of the two knows, or knows by another name.
     let (isolation, odd_mode) = match is_mariadb {

@@ -4,13 +4,13 @@ use latchwork_lock::provider::Token;
 use latchwork_lock::{Locks, PostgresLockProvider};
 use sqlx::{PgPool, Postgres};
 
-use crate::support::backend::postgres::{admin, place, room};
+use crate::support::backend::postgres::{admin, place, test_database};
 use crate::support::pool::{PooledLocks, pool_tests};
 use crate::support::{connect, secs};
 
 impl PooledLocks for Postgres {
-    async fn room() -> String {
-        room().await
+    async fn test_database() -> String {
+        test_database().await
     }
 
     async fn locks(pool: PgPool) -> Locks {
@@ -27,7 +27,7 @@ pool_tests![Postgres:
 
 /// The server has too few connections for the pool: some wait longer, and nobody is let in twice.
 pub(crate) async fn a_server_without_connections_is_an_outage() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await.close().await;
     let name = format!("few_{:x}", Token::random().expose());
     let schema = address.rsplit_once('=').expect("a schema").1;

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use latchwork_lock::{Guard, Locks};
 use tokio::task::JoinHandle;
 
-pub use backend::{Backend, Room};
+pub use backend::{Backend, TestDatabase};
 pub use child::{Child, Part, Signal};
 
 /// How long a busy machine may take for what should be there at once.

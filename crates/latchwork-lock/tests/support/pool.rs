@@ -13,7 +13,7 @@ const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 /// A database with locks that take the user's own pool.
 pub trait PooledLocks: sqlx::Database {
     /// An address that nobody else uses.
-    fn room() -> impl Future<Output = String>;
+    fn test_database() -> impl Future<Output = String>;
     fn locks(pool: Pool<Self>) -> impl Future<Output = Locks>;
 }
 
@@ -25,7 +25,7 @@ async fn small_pool<DB: PooledLocks>(address: &str, size: u32) -> (Pool<DB>, Loc
 }
 
 pub async fn a_pool_of_one_connection_is_enough<DB: PooledLocks>() {
-    let (_, locks) = small_pool::<DB>(&DB::room().await, 1).await;
+    let (_, locks) = small_pool::<DB>(&DB::test_database().await, 1).await;
     let guard = locks.lock("key").acquire().await.expect("a free key");
     let waiters = (0..5).map(|_| {
         let waiter = waiter(&locks, "key");
@@ -42,7 +42,7 @@ pub async fn a_pool_of_one_connection_is_enough<DB: PooledLocks>() {
 /// The user's own transactions have every connection: that is an outage, and never a grant, a
 /// refusal or a loss. Leases are renewed all the same.
 pub async fn an_exhausted_pool_is_an_outage_and_no_contention<DB: PooledLocks>() {
-    let address = DB::room().await;
+    let address = DB::test_database().await;
     let (pool, locks) = small_pool::<DB>(&address, 2).await;
     let direct = connect(&address).await;
     let held = locks.lock("held").ttl(secs(90)).acquire().await.expect("a free key");
@@ -77,7 +77,7 @@ pub async fn an_exhausted_pool_is_an_outage_and_no_contention<DB: PooledLocks>()
 
 /// A waiter needs no connection while it waits, and gets its turn when there is one again.
 pub async fn a_waiter_outlasts_an_exhausted_pool<DB: PooledLocks>() {
-    let address = DB::room().await;
+    let address = DB::test_database().await;
     let (pool, locks) = small_pool::<DB>(&address, 2).await;
     let direct = connect(&address).await;
     let held = direct.lock("key").ttl(secs(90)).acquire().await.expect("a free key");
@@ -94,7 +94,7 @@ pub async fn a_waiter_outlasts_an_exhausted_pool<DB: PooledLocks>() {
 
 /// A thread that blocks, with the only connection of its pool, while its lease must be renewed.
 pub async fn a_blocked_thread_with_a_pool_of_one_keeps_its_lease<DB: PooledLocks>() {
-    let address = DB::room().await;
+    let address = DB::test_database().await;
     let direct = connect(&address).await;
     super::a_blocked_thread_keeps_its_lease(&direct, "key", async move || {
         let (pool, locks) = small_pool::<DB>(&address, 1).await;

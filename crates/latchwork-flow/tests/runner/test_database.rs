@@ -16,16 +16,16 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use crate::secs;
 
 /// Where a test happens. The address is all that a child needs.
-pub(crate) struct Room {
+pub(crate) struct TestDatabase {
     pub(crate) address: String,
     _directory: Option<tempfile::TempDir>,
 }
 
-impl Room {
+impl TestDatabase {
     pub(crate) fn sqlite() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let address = format!("sqlite://{}", directory.path().join("room.db").display());
-        Room { address, _directory: Some(directory) }
+        TestDatabase { address, _directory: Some(directory) }
     }
 
     pub(crate) async fn postgres() -> Self {
@@ -34,7 +34,7 @@ impl Room {
         let mut admin = PgConnection::connect(&server).await.expect("the server is there");
         let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA {name}")));
         made.execute(&mut admin).await.expect("a room of its own");
-        Room { address: format!("{server}?options[search_path]={name}"), _directory: None }
+        TestDatabase { address: format!("{server}?options[search_path]={name}"), _directory: None }
     }
 
     pub(crate) async fn enter(&self) -> Inside {
@@ -42,7 +42,7 @@ impl Room {
     }
 }
 
-/// The room as one process sees it.
+/// The database as one process sees it.
 #[derive(Clone)]
 pub(crate) struct Inside {
     pub(crate) contexts: Contexts,
