@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
@@ -16,7 +16,7 @@ use latchwork_flow::{
     SqliteContextStore, StateMachine, Status, TransitionId, WaitingFor, action_fn,
 };
 use latchwork_lock::provider::Moment;
-use latchwork_lock::{Clock, LockConfig, SystemClock};
+use latchwork_lock::{Clock, LockConfig, PageRequest, SystemClock};
 use libtest_mimic::Trial;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -43,6 +43,7 @@ tests![
     an_action_that_blocks_its_thread_is_run_once,
     an_action_that_blocks_with_the_only_connection_keeps_its_lock,
     an_action_that_blocks_beyond_its_limit_is_given_up,
+    the_lock_of_an_action_that_is_given_up_ends_with_its_ttl,
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -135,6 +136,7 @@ async fn what_kills_its_process_is_quarantined_and_the_others_finish(test_databa
 fn blocking(
     test_database: &TestDatabase,
     span: Duration,
+    ttl: Duration,
     policy: ActionPolicy,
 ) -> (Arc<AtomicU32>, std::thread::JoinHandle<()>, tokio::sync::oneshot::Sender<()>) {
     let (begun, address) = (Arc::new(AtomicU32::new(0)), test_database.address.clone());
@@ -155,7 +157,9 @@ fn blocking(
                     Ok(ActionResult::proceed())
                 }
             });
-            let machine = inside.builder().run_lease(secs(1)).action(blocks.with_policy(policy));
+            let ttl = LockConfig { ttl, ..LockConfig::default() };
+            let machine = inside.builder().lock_config(ttl).run_lease(secs(1));
+            let machine = machine.action(blocks.with_policy(policy));
             let machine = machine.build().expect("a machine");
             let runner = FlowRunner::new(&machine).expect("a store").tick(millis(20));
             let stop = async { drop(stopped.await) };
@@ -174,7 +178,8 @@ async fn submitted(inside: &Inside) -> TransitionId {
 async fn an_action_that_blocks_its_thread_is_run_once(test_database: TestDatabase) {
     let inside = test_database.enter().await;
     let id = submitted(&inside).await;
-    let (begun, thread, stop) = blocking(&test_database, secs(5), ActionPolicy::default());
+    let (begun, thread, stop) =
+        blocking(&test_database, secs(5), secs(20), ActionPolicy::default());
     // Another runner would take over whatever is not kept alive.
     let other = inside
         .builder()
@@ -194,7 +199,9 @@ async fn an_action_that_blocks_its_thread_is_run_once(test_database: TestDatabas
 
 /// Contexts, locks and the action share a pool of one connection, which the action has while it
 /// blocks the only thread for longer than the run-lease and the lock's ttl.
-async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(test_database: TestDatabase) {
+async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(
+    test_database: TestDatabase,
+) {
     let inside = test_database.enter().await;
     let id = submitted(&inside).await;
     let (held, address) = (Arc::new(Mutex::new(Vec::new())), test_database.address.clone());
@@ -234,7 +241,7 @@ async fn an_action_that_blocks_beyond_its_limit_is_given_up(test_database: TestD
     let inside = test_database.enter().await;
     let id = submitted(&inside).await;
     let policy = ActionPolicy { time_limit: Some(millis(200)), ..ActionPolicy::default() };
-    let (begun, thread, stop) = blocking(&test_database, secs(6), policy);
+    let (begun, thread, stop) = blocking(&test_database, secs(6), secs(20), policy);
     let shown = async || inside.contexts.show(id).await.expect("it is there");
     until("it is given up", async || shown().await.last_error.is_some()).await;
     let given_up = shown().await;
@@ -246,6 +253,25 @@ async fn an_action_that_blocks_beyond_its_limit_is_given_up(test_database: TestD
     until("it ends", async || shown().await.status.is_over()).await;
     assert_eq!(shown().await.status, Status::Completed);
     assert_eq!(begun.load(Ordering::SeqCst), 2);
+    stop.send(()).expect("it runs");
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
+}
+
+/// A future that blocks cannot be dropped, so its lock must not be renewed for as long as it blocks.
+async fn the_lock_of_an_action_that_is_given_up_ends_with_its_ttl(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
+    submitted(&inside).await;
+    let policy = ActionPolicy { time_limit: Some(millis(200)), ..ActionPolicy::default() };
+    let (begun, thread, stop) = blocking(&test_database, secs(12), secs(2), policy);
+    until("it is begun", async || begun.load(Ordering::SeqCst) == 1).await;
+    let blocked = Instant::now();
+    let held = async || {
+        let page = inside.locks.list("", PageRequest::default()).await.expect("it answers");
+        page.keys.iter().any(latchwork_lock::Inspection::is_held)
+    };
+    assert!(held().await, "the action runs under its lock");
+    until("the lock ends", async || !held().await).await;
+    assert!(blocked.elapsed() < secs(10), "only with the action: {:?}", blocked.elapsed());
     stop.send(()).expect("it runs");
     tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
 }

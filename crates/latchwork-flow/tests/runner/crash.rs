@@ -111,7 +111,8 @@ async fn of_many_resumers_one_wins(test_database: TestDatabase) {
     let child = Child::start("pause", &test_database.address);
     let id = child.id();
     let part = format!("resume {id}");
-    let mut resumers: Vec<Child> = (0..4).map(|_| Child::start(&part, &test_database.address)).collect();
+    let mut resumers: Vec<Child> =
+        (0..4).map(|_| Child::start(&part, &test_database.address)).collect();
     for resumer in &resumers {
         resumer.expect_line("ready");
     }

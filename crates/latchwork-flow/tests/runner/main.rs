@@ -14,9 +14,9 @@ mod child;
 mod crash;
 mod duties;
 mod flaky;
-mod test_database;
 mod stale;
 mod stores;
+mod test_database;
 
 use std::time::Duration;
 

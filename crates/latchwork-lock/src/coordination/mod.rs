@@ -13,10 +13,10 @@ pub mod grant_slot;
 pub(crate) mod liveness;
 pub mod polling;
 pub mod runtimes;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-pub(crate) mod server_record;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 pub(crate) mod server_clock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod server_record;
 #[cfg(any(
     feature = "file",
     feature = "sqlite",

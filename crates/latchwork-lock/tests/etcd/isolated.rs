@@ -60,7 +60,8 @@ async fn decides_nothing(behind: usize) {
     assert!(!waits_inside.is_finished(), "two at once");
     // The member itself answers who does not ask the others, with what was true before.
     let mut stale = cluster.client(alone).await;
-    let old = stale.get(&*test_database, Some(GetOptions::new().with_prefix().with_serializable())).await;
+    let old =
+        stale.get(&*test_database, Some(GetOptions::new().with_prefix().with_serializable())).await;
     assert_eq!(old.expect("it lives").kvs().len(), 6, "two held, four waited");
     knocks.await.expect("nothing was answered");
 

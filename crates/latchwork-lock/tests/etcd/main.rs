@@ -11,9 +11,9 @@
 mod cluster;
 mod doors;
 mod faults;
-mod release;
 mod isolated;
 mod partition;
+mod release;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use crate::support::child::CROWD;
 use crate::support::{
-    Backend, Child, Part, TestDatabase, SLACK, Signal, connect, eventually, millis, secs, waiter, waiting,
+    Backend, Child, Part, SLACK, Signal, TestDatabase, connect, eventually, millis, secs, waiter,
+    waiting,
 };
 use crate::trials;
 
@@ -31,7 +32,8 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
 }
 
 async fn dead_waiters_cost_one_claim_window_after_a_release(test_database: TestDatabase) {
-    let (locks, others) = (connect(&test_database.address).await, connect(&test_database.address).await);
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let own = guard.fence().get();
     let crowd = Child::start("crowd", &test_database.address, "key", secs(2));
@@ -44,7 +46,8 @@ async fn dead_waiters_cost_one_claim_window_after_a_release(test_database: TestD
 }
 
 async fn dead_waiters_cost_one_claim_window_after_an_expiry(test_database: TestDatabase) {
-    let (locks, others) = (connect(&test_database.address).await, connect(&test_database.address).await);
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let ttl = secs(2).max(test_database.backend.unit * 2);
     let crowd = Part::new("holding crowd", &test_database.address, "key", ttl).start();
     let own = crowd.expect_line("held").parse().expect("a fence");
@@ -114,8 +117,11 @@ async fn one_window_for_all(
     assert!(took < late, "let in after {took:?}");
 }
 
-async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(test_database: TestDatabase) {
-    let (locks, ours) = (connect(&test_database.address).await, connect(&test_database.address).await);
+async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(
+    test_database: TestDatabase,
+) {
+    let (locks, ours) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let theirs = connect(&test_database.address).await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let mut idle = Box::pin(ours.lock("key").wait(secs(60)).acquire());
@@ -141,7 +147,8 @@ async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(test_d
 }
 
 async fn a_process_that_stood_still_keeps_the_places_of_its_waiters(test_database: TestDatabase) {
-    let (locks, others) = (connect(&test_database.address).await, connect(&test_database.address).await);
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let crowd = Child::start("crowd", &test_database.address, "key", secs(30));
     waiting(&locks, "key", CROWD).await;

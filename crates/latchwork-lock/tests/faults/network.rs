@@ -11,7 +11,7 @@ use latchwork_contract::proxy::{Direction, Flow, Proxy};
 use latchwork_lock::{Guard, Locks, Refresh, Result};
 use libtest_mimic::Trial;
 
-use crate::support::{Backend, TestDatabase, SLACK, connect, eventually, secs, waiting};
+use crate::support::{Backend, SLACK, TestDatabase, connect, eventually, secs, waiting};
 use crate::trials;
 
 pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
@@ -75,7 +75,13 @@ impl ProxiedLocks {
         let proxy = proxy(test_database.server.expect("a server")).await;
         let address = test_database.through(proxy.address());
         let locks = connect(&address).await;
-        let line = ProxiedLocks { outage, proxy, address, locks, direct: connect(&test_database.address).await };
+        let line = ProxiedLocks {
+            outage,
+            proxy,
+            address,
+            locks,
+            direct: connect(&test_database.address).await,
+        };
         line.warm_up().await;
         line
     }
@@ -160,7 +166,10 @@ async fn proxy(server: SocketAddr) -> Proxy {
 }
 
 /// The same under every outage, at once.
-async fn under_each<F: Future<Output = ()>>(test_database: &TestDatabase, test: fn(ProxiedLocks) -> F) {
+async fn under_each<F: Future<Output = ()>>(
+    test_database: &TestDatabase,
+    test: fn(ProxiedLocks) -> F,
+) {
     let lines = join_all(OUTAGES.map(|outage| ProxiedLocks::open(test_database, outage))).await;
     join_all(lines.into_iter().map(test)).await;
 }

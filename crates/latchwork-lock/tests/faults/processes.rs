@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 
 use crate::support::log::kill_at_any_instant;
 use crate::support::{
-    Backend, Child, Part, TestDatabase, SLACK, Signal, connect, eventually, gate, millis, secs, until,
-    waiter, waiting,
+    Backend, Child, Part, SLACK, Signal, TestDatabase, connect, eventually, gate, millis, secs,
+    until, waiter, waiting,
 };
 use crate::trials;
 
@@ -115,7 +115,8 @@ async fn a_stopped_waiter_lets_others_ahead_and_still_gets_its_turn(test_databas
 
 async fn a_stopped_holder_expires_and_learns_of_it(test_database: TestDatabase) {
     let locks = connect(&test_database.address).await;
-    let (mut child, fence) = Child::hold(&test_database.address, "key", test_database.backend.unit * 2);
+    let (mut child, fence) =
+        Child::hold(&test_database.address, "key", test_database.backend.unit * 2);
     child.signal(Signal::STOP);
     let guard = locks.lock("key").ttl(secs(60)).wait(secs(20)).acquire().await.expect("it ran out");
     assert!(guard.fence().get() > fence);
@@ -173,7 +174,8 @@ async fn eight_processes_may_begin_at_once(test_database: TestDatabase) {
 
 async fn kills_at_any_instant_leave_order(test_database: TestDatabase) {
     let ttl = test_database.backend.unit * 2;
-    let part = Part::new("loop", &test_database.address, "key", ttl).writing_to(&test_database.file("log"));
+    let part = Part::new("loop", &test_database.address, "key", ttl)
+        .writing_to(&test_database.file("log"));
     let last = kill_at_any_instant(&part, 3, millis(60));
     let locks = connect(&test_database.address).await;
     let guard = locks.lock("key").wait(secs(40)).acquire().await.expect("no damage");

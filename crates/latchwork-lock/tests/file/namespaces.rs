@@ -12,7 +12,8 @@ fn another_time_namespace_is_refused() {
     let Some(elsewhere) = time_namespace("another_time_namespace_is_refused") else { return };
     let dir = temp();
     let here = locks(dir.path());
-    let open = |key| part("open", dir.path(), key, secs(10)).start_as(elsewhere()).expect_line("opened");
+    let open =
+        |key| part("open", dir.path(), key, secs(10)).start_as(elsewhere()).expect_line("opened");
 
     // Held here, wanted there.
     let guard = here.lock("k").ttl(secs(60)).acquire().expect("free");

@@ -7,7 +7,9 @@ use latchwork_lock::Locks;
 use sqlx::Row;
 
 use crate::open;
-use crate::support::backend::mysql::{self, admin, database, place, test_database, test_database_in};
+use crate::support::backend::mysql::{
+    self, admin, database, place, test_database, test_database_in,
+};
 use crate::support::server::OwnServer;
 use crate::support::{connect, secs};
 

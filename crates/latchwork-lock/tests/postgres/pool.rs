@@ -50,7 +50,7 @@ pub(crate) async fn a_server_without_connections_is_an_outage() {
     let asks = (0..12).map(|n| {
         let locks = locks.clone();
         tokio::spawn(async move {
-            let asking = locks.lock(format!("key-{}", n % 4)).wait(secs(40)).acquire();
+            let asking = locks.lock(format!("key-{}", n % 4)).wait(secs(80)).acquire();
             let guard = asking.await.expect("within its time");
             // Who is not heard has queued its release, and the next one gets in by it.
             if let Err(error) = guard.release().await {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use latchwork_lock::{Locks, RedisLockProvider};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::server::{Server, free_port, admin_command};
+use crate::server::{Server, admin_command, free_port};
 use crate::{eventually, locks, shared, unique};
 
 /// Opening fails with this code, a message that has the word, and no secret.
@@ -186,7 +186,8 @@ impl MakeWriter<'_> for Said {
 pub(crate) async fn certificates_are_checked() {
     let port = free_port().to_string();
     let test_database = tempfile::tempdir().expect("a directory");
-    let (ca, other) = (authority(test_database.path(), "ca"), authority(test_database.path(), "no"));
+    let (ca, other) =
+        (authority(test_database.path(), "ca"), authority(test_database.path(), "no"));
     let signed = |name: &str| test_database.path().join(name).display().to_string();
     certificate(test_database.path(), "server", "localhost");
     certificate(test_database.path(), "client", "somebody");
@@ -277,7 +278,8 @@ fn certificate(test_database: &Path, file: &str, name: &str) {
             &request,
         ],
     );
-    std::fs::write(test_database.join(&extra), format!("subjectAltName=DNS:{name}\n")).expect("written");
+    std::fs::write(test_database.join(&extra), format!("subjectAltName=DNS:{name}\n"))
+        .expect("written");
     openssl(
         test_database,
         &[

@@ -3,7 +3,7 @@
 use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
 use latchwork_lock::{Clock, Key, Mode, SystemClock};
 
-use crate::server::{Server, StallingProxy, count, admin_command};
+use crate::server::{Server, StallingProxy, admin_command, count};
 use crate::{eventually, locks, millis, provider, secs, shared, unique, until, waiter, waiting};
 
 pub(crate) async fn acquire_and_release_are_one_message_each() {
@@ -177,7 +177,8 @@ pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
         drop(held_up);
         locks.close().await;
         eventually("all are released", async || {
-            let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+            let left: Vec<String> =
+                admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
             left.is_empty()
         })
         .await;

@@ -7,7 +7,7 @@ use std::time::Instant;
 use latchwork_contract::process::Signal;
 use latchwork_lock::{Fence, FenceGate, Locks, PageRequest, RedisLockProvider, Refresh};
 
-use crate::server::{Server, count, admin_command};
+use crate::server::{Server, admin_command, count};
 use crate::{eventually, locks, millis, secs, waiter, waiting};
 
 /// Many write under a lock whose server forgets everything, again and again.

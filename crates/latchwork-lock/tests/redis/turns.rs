@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::server::{Connection, Server, StallingProxy, count, admin_command};
+use crate::server::{Connection, Server, StallingProxy, admin_command, count};
 use crate::{eventually, locks, millis, secs, waiter, waiting};
 
 const TTL: Duration = Duration::from_secs(60);

@@ -149,7 +149,12 @@ pub fn redis() -> Backend {
             let directory = directory();
             let gate = format!("file://{}/gate", directory.path().display());
             let place = server.rsplit_once('@').expect("a password").1.parse().expect("a place");
-            let test_database = TestDatabase::new(redis(), format!("{server}/{}", test_database % 10_000), gate, directory);
+            let test_database = TestDatabase::new(
+                redis(),
+                format!("{server}/{}", test_database % 10_000),
+                gate,
+                directory,
+            );
             TestDatabase { server: Some(place), ..test_database }
         })
     };
@@ -173,12 +178,18 @@ pub mod postgres {
             Box::pin(async {
                 let address = test_database().await;
                 let server = place(&address).parse().expect("a socket address");
-                let test_database = TestDatabase::new(backend(), address.clone(), address, directory());
+                let test_database =
+                    TestDatabase::new(backend(), address.clone(), address, directory());
                 TestDatabase { server: Some(server), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("postgres", test_database) }
+        Backend {
+            missing,
+            by_tcp: true,
+            keeps_places: true,
+            ..Backend::new("postgres", test_database)
+        }
     }
 
     /// Through pgbouncer in transaction mode, which passes no `search_path` on: so in a database of
@@ -196,7 +207,8 @@ pub mod postgres {
                 };
                 let address = in_it(&pooler);
                 let server = place(&address).parse().expect("a socket address");
-                let test_database = TestDatabase::new(pooled(), address, in_it(&direct), directory());
+                let test_database =
+                    TestDatabase::new(pooled(), address, in_it(&direct), directory());
                 TestDatabase { server: Some(server), ..test_database }
             })
         };
@@ -255,12 +267,18 @@ pub mod mysql {
             Box::pin(async {
                 let address = test_database().await;
                 let server = place(&address).parse().expect("a socket address");
-                let test_database = TestDatabase::new(backend(), address.clone(), address, directory());
+                let test_database =
+                    TestDatabase::new(backend(), address.clone(), address, directory());
                 TestDatabase { server: Some(server), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("mysql", test_database) }
+        Backend {
+            missing,
+            by_tcp: true,
+            keeps_places: true,
+            ..Backend::new("mysql", test_database)
+        }
     }
 
     /// The server that the environment names.
@@ -314,13 +332,19 @@ pub mod etcd {
                 let place = server.trim_start_matches("etcd://").parse().expect("a socket address");
                 let directory = directory();
                 let gate = format!("file://{}/gate", directory.path().display());
-                let test_database = TestDatabase::new(backend(), test_database(&server), gate, directory);
+                let test_database =
+                    TestDatabase::new(backend(), test_database(&server), gate, directory);
                 TestDatabase { server: Some(place), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
         // Its leases count in seconds, and two is the shortest that it grants.
-        Backend { missing, by_tcp: true, unit: millis(1_000), ..Backend::new("etcd", test_database) }
+        Backend {
+            missing,
+            by_tcp: true,
+            unit: millis(1_000),
+            ..Backend::new("etcd", test_database)
+        }
     }
 
     /// The server that the environment names.

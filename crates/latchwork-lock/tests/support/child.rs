@@ -109,7 +109,10 @@ impl Part {
             }
             "lease" => {
                 let lease = request().acquire().expect("acquired").into_lease().expect("a lease");
-                print_line(&format!("lease {}", serde_json::to_string(&lease).expect("serialises")));
+                print_line(&format!(
+                    "lease {}",
+                    serde_json::to_string(&lease).expect("serialises")
+                ));
             }
             "crowd" => crowd(&|| request().wait(secs(60)).acquire().expect("acquired")),
             "holding crowd" => {

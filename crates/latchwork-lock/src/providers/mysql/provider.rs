@@ -173,7 +173,8 @@ impl LockProvider for MySqlLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let here =
+            RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {

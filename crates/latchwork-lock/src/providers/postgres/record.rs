@@ -14,7 +14,7 @@ pub(super) use crate::coordination::server_record::{
 };
 pub(super) use crate::coordination::token_id::id;
 use crate::rules::{HolderState, Id, Requester, Rules};
-use crate::{Holder, Key, Mode, Moment, Owner};
+use crate::{Fence, Holder, Key, Mode, Moment, Owner};
 
 /// What is stored of a requester besides its request.
 pub(super) type RequesterInfo = server_record::RequesterInfo<Arc<str>>;
