@@ -42,10 +42,11 @@ pub struct Problem {
 
 /// The codes that only HTTP has, with their meaning, and whether they are temporary. Those of the layers
 /// are the same everywhere.
-pub const HTTP_CODES: [(&str, &str, bool); 8] = [
+pub const HTTP_CODES: [(&str, &str, bool); 9] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
     ("unauthorized", "the request has a token that the server cannot accept", false),
+    ("forbidden", "the caller may not do this, or not with this type or key", false),
     ("malformed_request", "the body, path, query or a header cannot be read", false),
     ("unsupported_media_type", "the body is not declared as JSON", false),
     ("not_found", "there is nothing at this path", false),
@@ -86,6 +87,9 @@ pub enum Problems {
     /// The state does not allow it, or a request with the same idempotency key is under way.
     #[response(status = 409, content_type = "application/problem+json")]
     Conflict(Problem),
+    /// Events behind the position were pruned.
+    #[response(status = 410, content_type = "application/problem+json")]
+    Gone(Problem),
     /// The order was changed since the version of `If-Match`.
     #[response(status = 412, content_type = "application/problem+json")]
     PreconditionFailed(Problem),

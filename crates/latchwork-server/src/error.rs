@@ -40,6 +40,12 @@ impl ApiError {
         self
     }
 
+    /// Lists what would have been allowed.
+    pub(crate) fn allowed(mut self, allowed: Option<&[String]>) -> Self {
+        self.problem.allowed = allowed.map(<[String]>::to_vec);
+        self
+    }
+
     /// The document, as it is sent.
     pub(crate) fn render(mut self, request_id: &str) -> Response {
         self.problem.request_id = Some(request_id.to_owned());
@@ -81,6 +87,7 @@ fn status_of(code: &str) -> u16 {
         | "order_state"
         | "unique_conflict"
         | "idempotency_in_flight" => 409,
+        "events_pruned" => 410,
         "version_mismatch" => 412,
         "too_large" => 413,
         "order_type_not_found"

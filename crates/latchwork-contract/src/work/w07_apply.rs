@@ -32,6 +32,7 @@ cases![
     w07_a_failing_after_hook_is_tried_again_alone,
     w07_a_cleanup_that_never_succeeds_fails_the_order,
     w07_an_exact_preview_is_made_again,
+    w07_a_lease_that_is_lost_in_the_preview_applies_nothing,
     w07_failed_items_are_given_up_on_approval,
     w07_a_large_diff_is_told_without_its_bodies,
     w07_an_apply_that_kills_every_worker_ends,
@@ -43,10 +44,13 @@ fn applied_by(settings: ApplySettings) -> DynamicOrderType {
     plain(PLAIN).settings(TypeSettings { apply: settings, ..TypeSettings::default() })
 }
 
-/// Leases of 300 ms, hooks of 200 ms, cleanup at once.
+/// Long enough on a busy machine.
+const UNHURRIED: Duration = Duration::from_secs(20);
+
+/// Leases of a second, hooks of 200 ms, cleanup at once.
 fn hurried() -> ApplySettings {
     ApplySettings {
-        lease_ttl: Duration::from_millis(300),
+        lease_ttl: Duration::from_secs(1),
         time_limit: Duration::from_millis(200),
         cleanup: at_once(3),
         ..ApplySettings::default()
@@ -241,7 +245,7 @@ async fn w07_a_worker_that_lost_its_lease_records_nothing(f: Fixture) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // It keeps its lease as long as it lives.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    tokio::time::sleep(Duration::from_millis(1_600)).await;
     assert_eq!(other.apply_worker("b").expect("legal").apply(order).await.expect("asked"), None);
     work.take_back_apply(order).await.expect("taken back");
     let done = other.apply_worker("b").expect("legal").apply(order).await.expect("asked");
@@ -280,7 +284,7 @@ async fn w07_the_next_worker_has_the_same_key_and_a_higher_fence(f: Fixture) {
 
 async fn w07_a_hung_apply_is_bounded(f: Fixture) {
     for in_transaction in [false, true] {
-        let settings = ApplySettings { in_transaction, ..hurried() };
+        let settings = ApplySettings { in_transaction, lease_ttl: UNHURRIED, ..hurried() };
         let hangs = applied_by(settings).apply(|_, _| Box::pin(std::future::pending()));
         let work = f.with_types([hangs]).await;
         let order = approved(&work, 1).await;
@@ -302,7 +306,7 @@ async fn w07_a_panic_fails_the_order(f: Fixture) {
 fn hooks(calls: &Arc<std::sync::Mutex<Vec<&'static str>>>, cleanup_fails: u32) -> DynamicOrderType {
     let left = Arc::new(AtomicU32::new(cleanup_fails));
     let (before, during, after) = (calls.clone(), calls.clone(), calls.clone());
-    applied_by(hurried())
+    applied_by(ApplySettings { lease_ttl: UNHURRIED, time_limit: UNHURRIED, ..hurried() })
         .before_apply(move |_, _| {
             before.lock().expect("no panic").push("before");
             Box::pin(async { Ok(()) })
@@ -401,6 +405,51 @@ async fn w07_an_exact_preview_is_made_again(f: Fixture) {
     approve(&work, order, "bob").await;
     assert_eq!(apply_one(&work, order).await.state, OrderState::Completed);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
+/// The lease is taken away while the exact preview is made for the second time: the type's apply, which
+/// never waits, must not be begun behind that.
+async fn w07_a_lease_that_is_lost_in_the_preview_applies_nothing(f: Fixture) {
+    let (asked, runs) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let (asks, counted, waits) = (asked.clone(), runs.clone(), gate.clone());
+    let review = ReviewSettings { exact_preview: true, ..Default::default() };
+    let apply = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let exact = plain(PLAIN)
+        .settings(TypeSettings { review, apply, ..TypeSettings::default() })
+        .preview(move |_| {
+            let (second, waits) = (asks.fetch_add(1, Ordering::SeqCst) > 0, waits.clone());
+            Box::pin(async move {
+                if second {
+                    waits.acquire().await.expect("open").forget();
+                }
+                Ok(None)
+            })
+        })
+        .apply(move |_, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Box::pin(async { Ok(Diff::empty()) })
+        });
+    let work = f.with_types([exact]).await;
+    let order = approved(&work, 1).await;
+    let before = asked.load(Ordering::SeqCst);
+    let slow = {
+        let worker = work.apply_worker("slow").expect("legal");
+        tokio::spawn(async move { worker.apply(order).await.expect("the store answers") })
+    };
+    while asked.load(Ordering::SeqCst) == before {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    work.take_back_apply(order).await.expect("taken back");
+    let next = {
+        let worker = work.apply_worker("next").expect("legal");
+        tokio::spawn(async move { worker.apply(order).await.expect("the store answers") })
+    };
+    let left = slow.await.expect("no panic").expect("it was leased");
+    assert_eq!((left.state, runs.load(Ordering::SeqCst)), (OrderState::Approved, 0));
+    gate.add_permits(9);
+    let done = next.await.expect("no panic").expect("taken over");
+    assert_eq!((done.state, runs.load(Ordering::SeqCst)), (OrderState::Completed, 1));
 }
 
 async fn w07_failed_items_are_given_up_on_approval(f: Fixture) {

@@ -54,6 +54,24 @@ async fn w13_items_are_listed_by_order_type_state_and_agent(f: Fixture) {
     assert_eq!(places(&work, &in_states).await, [(0, 0), (1, 0), (1, 1)]);
     let leased_by = ItemQuery { leased_by: Some(odd.to_owned()), ..ItemQuery::default() };
     assert_eq!(places(&work, &leased_by).await, [(0, 1)]);
+    // Who may see one type only counts the leases of that type, and asks for types by id.
+    let of_type = async |name: &str| {
+        let found = work.agents_of_types(&[name.to_owned()]).await.expect("agents");
+        found.into_iter().map(|agent| (agent.id, agent.leases)).collect::<Vec<_>>()
+    };
+    let both = [("agent-2".to_owned(), 1), (odd.to_owned(), 1)];
+    assert_eq!(of_type(PLAIN).await, both);
+    assert_eq!(of_type("other").await, []);
+    let (plain, other) = ([PLAIN.to_owned()], ["other".to_owned()]);
+    work.check_order_type(first.id, &plain).await.expect("of this type");
+    work.check_item_type(done.item_id, &plain).await.expect("of this type");
+    let error = work.check_order_type(first.id, &other).await.expect_err("not to be seen");
+    assert_eq!(error.code(), "order_not_found");
+    let error = work.check_item_type(done.item_id, &other).await.expect_err("not to be seen");
+    assert_eq!(error.code(), "item_not_found");
+    let unknown = latchwork_work::OrderId::new(first.created_at);
+    let error = work.check_order_type(unknown, &plain).await.expect_err("none");
+    assert_eq!(error.code(), "order_not_found");
     for (types, leased_by) in [(vec!["a\0".to_owned()], None), (vec![], Some("a\0".to_owned()))] {
         let query = ItemQuery { types, leased_by, ..ItemQuery::default() };
         let error = work.list_items(&query).await.expect_err("no database keeps it");

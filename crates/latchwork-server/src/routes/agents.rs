@@ -17,11 +17,15 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The agents that hold leases.
 #[utoipa::path(get, path = "/v1/agents", operation_id = "list_agents", tag = "stats",
     responses((status = 200, body = Agents), Problems))]
-async fn list(State(app): State<App>, _: Caller) -> Result<Json<Agents>, ApiError> {
+async fn list(State(app): State<App>, caller: Caller) -> Result<Json<Agents>, ApiError> {
     let agent = |agent: latchwork_work::Agent| Agent {
         id: agent.id,
         leases: agent.leases,
         last_heartbeat_at: agent.last_heartbeat_at,
     };
-    Ok(Json(Agents { agents: app.work.agents().await?.into_iter().map(agent).collect() }))
+    let found = match caller.scope().types() {
+        None => app.work.agents().await?,
+        Some(types) => app.work.agents_of_types(types).await?,
+    };
+    Ok(Json(Agents { agents: found.into_iter().map(agent).collect() }))
 }

@@ -10,7 +10,7 @@ use futures::Stream;
 use http::{HeaderMap, header};
 use latchwork_api as api;
 use latchwork_api::Problems;
-use latchwork_work::{Event, EventType, OrderId};
+use latchwork_work::{Event, EventFilter, ListenFrom, SealNotices};
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -26,41 +26,55 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new().routes(routes!(list))
 }
 
-/// Which events are wanted.
+/// Which events are wanted, from where on.
 #[derive(Default)]
 struct Wanted {
-    after: u64,
+    /// From the oldest event on unless told.
+    after: Option<u64>,
     limit: Option<u32>,
-    order: Option<OrderId>,
-    events: Vec<EventType>,
+    filter: EventFilter,
 }
 
 impl Wanted {
-    fn read(pairs: &[(String, String)]) -> Result<Self, ApiError> {
+    async fn read(
+        app: &App,
+        caller: &Caller,
+        pairs: &[(String, String)],
+    ) -> Result<Self, ApiError> {
         let mut wanted = Wanted::default();
         for (name, value) in pairs {
             match name.as_str() {
-                "after" => wanted.after = number("after", value)?,
+                "after" => wanted.after = Some(number("after", value)?),
                 "limit" => wanted.limit = Some(number("limit", value)?),
-                "order" => wanted.order = Some(value.parse()?),
+                "order" => wanted.filter.order = Some(value.parse()?),
+                "type" => wanted.filter.types = value.split(',').map(str::to_owned).collect(),
                 "event" => {
                     let names = value.split(',').map(str::parse);
-                    wanted.events = names.collect::<Result<_, _>>()?;
+                    wanted.filter.events = names.collect::<Result<_, _>>()?;
                 }
-                _ => return Err(unknown(name, &["after", "limit", "order", "event"])),
+                _ => return Err(unknown(name, &["after", "limit", "order", "type", "event"])),
             }
         }
-        if wanted.after > i64::MAX as u64 {
-            return Err(
-                ApiError::new(400, "invalid_argument", "no position is that high").field("after")
-            );
+        match wanted.filter.order {
+            // Its type is within the limits, so they need not be asked for.
+            Some(order) => caller.require_order(app, order).await?,
+            None => wanted.filter.types = caller.narrow_types(&wanted.filter.types)?,
         }
         Ok(wanted)
     }
 
-    fn has(&self, event: &Event) -> bool {
-        self.order.is_none_or(|order| order == event.order_id)
-            && (self.events.is_empty() || self.events.contains(&event.event))
+    async fn begin(&self, app: &App) -> Result<u64, ApiError> {
+        match self.after {
+            Some(after) if after > i64::MAX as u64 => {
+                let detail = "no position is that high";
+                Err(ApiError::new(400, "invalid_argument", detail).field("after"))
+            }
+            Some(after) => Ok(after),
+            None => {
+                let subscription = app.work.subscribe(ListenFrom::Oldest, EventFilter::all());
+                Ok(subscription.await?.position())
+            }
+        }
     }
 }
 
@@ -71,8 +85,9 @@ impl Wanted {
 #[utoipa::path(get, path = "/v1/events", operation_id = "list_events", tag = "events",
     params(
         ("after" = Option<u64>, Query, description = "Behind this position; from the beginning unless told"),
-        ("limit" = Option<u32>, Query, description = "1 to 1,000 are looked at; 100 unless told"),
+        ("limit" = Option<u32>, Query, description = "1 to 1,000; 100 unless told"),
         ("order" = Option<uuid::Uuid>, Query, description = "Of this order"),
+        ("type" = Option<String>, Query, description = "Order types, separated by commas"),
         ("event" = Option<String>, Query, description = "Event types, separated by commas"),
         ("Last-Event-ID" = Option<String>, Header, description = "Resumes a stream behind this position"),
     ),
@@ -80,58 +95,72 @@ impl Wanted {
         Problems))]
 async fn list(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     headers: HeaderMap,
     Pairs(pairs): Pairs,
 ) -> Result<Response, ApiError> {
-    let mut wanted = Wanted::read(&pairs)?;
+    let mut wanted = Wanted::read(&app, &caller, &pairs).await?;
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     if accept.is_some_and(|accept| accept.contains("text/event-stream")) {
         if let Some(last) = headers.get("last-event-id").and_then(|last| last.to_str().ok()) {
-            wanted.after = number("last-event-id", last)?;
+            wanted.after = Some(number("last-event-id", last)?);
         }
         let place = app.waiting()?;
+        // Before the first reading: what is sealed after it wakes.
+        let notices = app.work.seal_notices();
+        let after = wanted.begin(&app).await?;
+        // Here a wrong position is still refused; a stream could only end.
+        let first = app.work.events_after(after, &wanted.filter, BATCH).await?;
+        let begin = Streaming {
+            app,
+            filter: wanted.filter,
+            notices,
+            after: first.position,
+            pending: first.events.into_iter(),
+            _place: place,
+        };
         let keep = KeepAlive::new().interval(Duration::from_secs(15));
-        return Ok(Sse::new(stream(app, wanted, place)).keep_alive(keep).into_response());
+        return Ok(Sse::new(stream(begin)).keep_alive(keep).into_response());
     }
     let limit = wanted.limit.unwrap_or(100);
-    let found = app.work.events(wanted.after, limit).await?;
-    let last = found.last().and_then(|event| event.seal).map(|seal| seal.position.to_string());
-    let next = last.filter(|_| found.len() == limit as usize);
-    let events = found.into_iter().filter(|event| wanted.has(event)).map(convert::event).collect();
+    let after = wanted.begin(&app).await?;
+    let mut found = app.work.events_after(after, &wanted.filter, limit).await?;
+    for _ in 1..WINDOWS {
+        if !found.events.is_empty() || !found.more {
+            break;
+        }
+        found = app.work.events_after(found.position, &wanted.filter, limit).await?;
+    }
+    let next = found.more.then(|| found.position.to_string());
+    let events = found.events.into_iter().map(convert::event).collect();
     let body = api::EventPage { events, next: next.clone() };
     Ok(page("/v1/events", &pairs, "after", next.as_deref(), body))
 }
 
-/// How often a stream looks for new events: sealing itself happens several times a second.
-const TICK: Duration = Duration::from_millis(250);
+/// So many windows of the trail one page looks through for its first event, so that a rare event is found
+/// with few requests, and no request takes long.
+const WINDOWS: usize = 20;
 
 /// So many events a stream reads at once.
 const BATCH: u32 = 200;
 
 struct Streaming {
     app: App,
-    wanted: Wanted,
+    filter: EventFilter,
+    notices: SealNotices,
+    /// Up to here the trail was read.
+    after: u64,
     pending: std::vec::IntoIter<Event>,
     _place: OwnedSemaphorePermit,
 }
 
 /// Positions have no gaps and only sealed events have one, so reading behind the last position that was
-/// sent misses nothing.
-fn stream(
-    app: App,
-    wanted: Wanted,
-    place: OwnedSemaphorePermit,
-) -> impl Stream<Item = Result<Message, Infallible>> {
-    let begin = Streaming { app, wanted, pending: Vec::new().into_iter(), _place: place };
+/// looked at misses nothing.
+fn stream(begin: Streaming) -> impl Stream<Item = Result<Message, Infallible>> {
     futures::stream::unfold(begin, |mut streaming| async move {
         loop {
             for event in streaming.pending.by_ref() {
                 let Some(seal) = event.seal else { continue };
-                streaming.wanted.after = seal.position;
-                if !streaming.wanted.has(&event) {
-                    continue;
-                }
                 let name = event.event.as_str();
                 let message = Message::default().id(seal.position.to_string()).event(name);
                 if let Ok(message) = message.json_data(convert::event(event)) {
@@ -141,12 +170,16 @@ fn stream(
             if streaming.app.is_ending() {
                 return None;
             }
-            match streaming.app.work.events(streaming.wanted.after, BATCH).await {
-                Ok(found) if !found.is_empty() => {
-                    streaming.pending = found.into_iter();
-                    continue;
+            let work = &streaming.app.work;
+            match work.events_after(streaming.after, &streaming.filter, BATCH).await {
+                Ok(found) => {
+                    streaming.after = found.position;
+                    let worth_a_look = !found.events.is_empty() || found.more;
+                    streaming.pending = found.events.into_iter();
+                    if worth_a_look {
+                        continue;
+                    }
                 }
-                Ok(_) => {}
                 Err(error) if error.is_temporary() => {
                     tracing::debug!(%error, "a stream waits for its store");
                 }
@@ -157,7 +190,10 @@ fn stream(
                 }
             }
             let mut ending = streaming.app.shutdown.clone();
-            let _ = tokio::time::timeout(TICK, ending.wait_for(|ending| *ending)).await;
+            tokio::select! {
+                () = streaming.notices.wait() => {}
+                _ = ending.wait_for(|ending| *ending) => {}
+            }
         }
     })
 }

@@ -47,10 +47,11 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     responses((status = 200, body = api::ItemPage), Problems))]
 async fn list(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Pairs(pairs): Pairs,
 ) -> Result<Response, ApiError> {
-    let query = ItemQuery::parse(pairs.iter().map(|(name, value)| (name, value)))?;
+    let mut query = ItemQuery::parse(pairs.iter().map(|(name, value)| (name, value)))?;
+    query.types = caller.narrow_types(&query.types)?;
     let found = app.work.list_items(&query).await?;
     let next = found.next.map(|next| next.to_string());
     let listed = |one: latchwork_work::ListedItem| api::ListedItem {
@@ -68,9 +69,10 @@ async fn list(
     responses((status = 200, body = api::ItemDetails), Problems))]
 async fn show(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Id(id): Id<ItemId>,
 ) -> Result<Answer<api::ItemDetails>, ApiError> {
+    caller.require_item(&app, id).await?;
     Ok(Answer(convert::item_details(app.work.item(id).await?)))
 }
 
@@ -95,10 +97,14 @@ async fn checkout(
         let detail = format!("a request waits {most} ms at most; ask again then");
         return Err(ApiError::new(400, "invalid_argument", detail).field("/wait_ms"));
     }
+    let order = request.order.map(OrderId::from_uuid);
+    if let Some(order) = order {
+        caller.require_order(&app, order).await?;
+    }
     let client = caller.client(&app);
     let mut wanted = Checkout {
-        order: request.order.map(OrderId::from_uuid),
-        types: request.types,
+        order,
+        types: caller.narrow_types(&request.types)?,
         min_priority: request.min_priority,
         meta: request.meta,
         limit: request.limit,
@@ -216,6 +222,7 @@ async fn retry(
     caller: Caller,
     Id(id): Id<ItemId>,
 ) -> Result<Response, ApiError> {
+    caller.require_item(&app, id).await?;
     let client = caller.client(&app);
     let item = client.retry_item(id).await?;
     Ok(marked(&client, Answer(convert::item(item))))

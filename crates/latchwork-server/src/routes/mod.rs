@@ -11,7 +11,7 @@ mod stats;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::middleware::from_fn;
+use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, Uri};
 use latchwork_api::IDEMPOTENT_REPLAYED;
@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::{local_only, request_id};
+use crate::{access, local_only, request_id};
 
 #[derive(OpenApi)]
 #[openapi(info(
@@ -40,7 +40,7 @@ pub fn router(app: App) -> Router {
     let (api, description) = described().split_for_parts();
     api.merge(docs::routes(&description))
         .fallback(not_found)
-        .method_not_allowed_fallback(method_not_allowed)
+        .layer(from_fn_with_state(app.clone(), access::check))
         .layer(DefaultBodyLimit::max(settings.max_body_bytes))
         .layer(from_fn(local_only::refuse_web_pages))
         .layer(from_fn(request_id::with_request_id))
@@ -66,11 +66,6 @@ fn described() -> OpenApiRouter<App> {
 async fn not_found(uri: Uri) -> ApiError {
     let detail = format!("there is nothing at {}; /openapi.json lists what there is", uri.path());
     ApiError::new(404, "not_found", detail)
-}
-
-async fn method_not_allowed() -> ApiError {
-    let detail = "the path has no such method; the header Allow lists those it has";
-    ApiError::new(405, "method_not_allowed", detail)
 }
 
 /// Marks an answer that is that of an earlier request with the same key.

@@ -18,8 +18,9 @@ pub(super) fn routes() -> OpenApiRouter<App> {
 /// The order types that the server knows.
 #[utoipa::path(get, path = "/v1/order-types", operation_id = "list_order_types", tag = "order types",
     responses((status = 200, body = OrderTypes), Problems))]
-async fn list(State(app): State<App>, _: Caller) -> Json<OrderTypes> {
-    Json(OrderTypes { order_types: app.work.types().iter().map(convert::order_type).collect() })
+async fn list(State(app): State<App>, caller: Caller) -> Json<OrderTypes> {
+    let types = app.work.types().iter().filter(|one| caller.scope().allows_type(one.name()));
+    Json(OrderTypes { order_types: types.map(convert::order_type).collect() })
 }
 
 /// One order type, with its schemas.
@@ -28,10 +29,11 @@ async fn list(State(app): State<App>, _: Caller) -> Json<OrderTypes> {
     responses((status = 200, body = OrderType), Problems))]
 async fn show(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
 ) -> Result<Json<OrderType>, ApiError> {
-    let known = path.ok().and_then(|Path(name)| app.work.types().get(&name).ok().cloned());
+    let name = path.ok().map(|Path(name)| name).filter(|name| caller.scope().allows_type(name));
+    let known = name.and_then(|name| app.work.types().get(&name).ok().cloned());
     match known {
         Some(known) => Ok(Json(convert::order_type(&known))),
         None => Err(ApiError::new(

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};
 use latchwork_api as api;
 use latchwork_api::Problems;
-use latchwork_work::query::OrderQuery;
+use latchwork_work::query::{OrderFilter, OrderQuery};
 use latchwork_work::{Order, OrderId, Proposal};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -48,10 +48,13 @@ pub(super) fn routes() -> OpenApiRouter<App> {
     responses((status = 200, body = api::OrderPage), Problems))]
 async fn list(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Pairs(pairs): Pairs,
 ) -> Result<Response, ApiError> {
-    let query = OrderQuery::parse(pairs.iter().map(|(name, value)| (name, value)))?;
+    let mut query = OrderQuery::parse(pairs.iter().map(|(name, value)| (name, value)))?;
+    if let Some(types) = caller.scope().types() {
+        query.filters.push(OrderFilter::Type(types.to_vec()));
+    }
     let found = app.work.orders(&query).await?;
     let next = found.next.map(|next| next.to_string());
     let orders = found.orders.into_iter().map(convert::listed_order).collect();
@@ -72,6 +75,7 @@ async fn propose(
     caller: Caller,
     Json(wanted): Json<api::Proposal>,
 ) -> Result<Response, ApiError> {
+    caller.require_type(&wanted.order_type)?;
     let states = wanted.unique_states.iter().map(|state| state.parse());
     let proposal = Proposal {
         order_type: wanted.order_type,
@@ -92,9 +96,10 @@ async fn propose(
     responses((status = 200, body = api::OrderDetails), Problems))]
 async fn show(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Id(id): Id<OrderId>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let found = app.work.order(id).await?;
     let version = found.order.version;
     let body = api::OrderDetails {
@@ -112,7 +117,7 @@ async fn show(
     responses((status = 200, body = api::EventPage), Problems))]
 async fn timeline(
     State(app): State<App>,
-    _: Caller,
+    caller: Caller,
     Id(id): Id<OrderId>,
     Pairs(pairs): Pairs,
 ) -> Result<Response, ApiError> {
@@ -123,6 +128,7 @@ async fn timeline(
             _ => return Err(super::events::unknown(name, &["after"])),
         }
     }
+    caller.require_order(&app, id).await?;
     // Events outlive their order, so an order that is gone and one that never was look alike here.
     let found = app.work.timeline(id, after, 100).await?;
     if found.events.is_empty() {
@@ -144,6 +150,7 @@ async fn requeue(
     Id(id): Id<OrderId>,
     Json(request): Json<api::ReasonRequest>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let order = client.requeue(id, &request.reason).await?;
     Ok(marked(&client, changed(order)))
@@ -158,6 +165,7 @@ async fn retry(
     caller: Caller,
     Id(id): Id<OrderId>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let order = client.retry(id).await?;
     Ok(marked(&client, changed(order)))
@@ -173,6 +181,7 @@ async fn cancel(
     Id(id): Id<OrderId>,
     Json(request): Json<api::ReasonRequest>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let order = client.cancel(id, &request.reason).await?;
     Ok(marked(&client, changed(order)))
@@ -188,6 +197,7 @@ async fn dead_letter(
     Id(id): Id<OrderId>,
     Json(request): Json<api::ReasonRequest>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let order = client.dead_letter(id, &request.reason).await?;
     Ok(marked(&client, changed(order)))
@@ -204,6 +214,7 @@ async fn clone(
     Id(id): Id<OrderId>,
     Json(request): Json<api::CloneRequest>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let proposed = client.clone_order(id, request.priority).await?;
     Ok(marked(&client, made(proposed)))
@@ -220,6 +231,7 @@ async fn comment(
     Id(id): Id<OrderId>,
     Json(request): Json<api::CommentRequest>,
 ) -> Result<Response, ApiError> {
+    caller.require_order(&app, id).await?;
     let client = caller.client(&app);
     let event_id = client.comment(id, request.text).await?.as_uuid();
     Ok(marked(&client, (StatusCode::CREATED, Answer(api::Commented { event_id }))))

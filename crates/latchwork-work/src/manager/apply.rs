@@ -11,6 +11,7 @@ mod record;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use latchwork_lock::provider::Moment;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -58,6 +59,20 @@ pub(super) struct Claimed {
     attempt: u32,
     version: u32,
     worker: String,
+    /// A moment before the lease was asked for.
+    asked_at: Moment,
+}
+
+/// What would be applied, beside what was approved.
+enum Compared {
+    AsApproved,
+    Changed {
+        code: &'static str,
+        message: String,
+        details: Option<serde_json::Value>,
+    },
+    /// The lease was lost while the preview was made.
+    Lost,
 }
 
 /// How long a worker sleeps without a notice.
@@ -165,6 +180,7 @@ impl ApplyWorker {
     async fn claim(&self, only: Option<OrderId>) -> Result<Option<Claimed>> {
         let types: Vec<_> = self.manager.types().iter().map(|known| known.name()).collect();
         transact!(self.manager, session => {
+            let asked_at = self.manager.inner.clock.now();
             let Some(id) = session.pick_apply(&types, only).await? else { return Ok(None) };
             let (order, state) = (session.order(id).await?, session.review_state(id).await?);
             let settings = &order.settings.apply;
@@ -183,7 +199,7 @@ impl ApplyWorker {
             session.claim_apply(id, &self.name, until).await?;
             let version = state.approved_version.unwrap_or_default();
             let (fence, attempt, worker) = (state.fence + 1, state.tries + 1, self.name.clone());
-            Ok(Some(Claimed { order, fence, attempt, version, worker }))
+            Ok(Some(Claimed { order, fence, attempt, version, worker, asked_at }))
         })
     }
 
@@ -242,11 +258,13 @@ impl ApplyWorker {
             self.fail(claimed, "apply", "apply_attempts", &message, None).await?;
             return Ok(false);
         }
-        if let Some((code, message, details)) =
-            self.changed_since(claimed, known, content, heartbeat).await?
-        {
-            self.fail(claimed, "apply", code, &message, details).await?;
-            return Ok(false);
+        match self.compare(claimed, known, content, heartbeat).await? {
+            Compared::AsApproved => {}
+            Compared::Lost => return Ok(false),
+            Compared::Changed { code, message, details } => {
+                self.fail(claimed, "apply", code, &message, details).await?;
+                return Ok(false);
+            }
         }
         match heartbeat.run(known.before_apply(content, &step)).await {
             Ran::Done(()) => {}
@@ -270,14 +288,14 @@ impl ApplyWorker {
         }
     }
 
-    /// Whether what would be applied is not what was approved.
-    async fn changed_since(
+    /// Compares what would be applied with what was approved.
+    async fn compare(
         &self,
         claimed: &Claimed,
         known: &RegisteredType,
         content: &OrderContent,
         heartbeat: &Heartbeat,
-    ) -> Result<Option<(&'static str, String, Option<serde_json::Value>)>> {
+    ) -> Result<Compared> {
         let (row, key) = read!(self.manager, session => {
             let row = session.review(claimed.order.id, claimed.version).await?;
             Ok((row, session.content_key(&claimed.order).await?))
@@ -285,29 +303,30 @@ impl ApplyWorker {
         let row = row.ok_or_else(|| Error::damaged("the approved content is missing"))?;
         if row.content != key || row.results_digest != super::review::results_digest(content) {
             let message = "the results are not those that were approved".to_owned();
-            return Ok(Some(("content_changed", message, None)));
+            return Ok(Compared::Changed { code: "content_changed", message, details: None });
         }
         if !claimed.order.settings.review.exact_preview {
-            return Ok(None);
+            return Ok(Compared::AsApproved);
         }
         let made = async { known.preview(content).await.map_err(crate::TypeError::from_error) };
         let preview = match heartbeat.run(made).await {
             Ran::Done(preview) => preview,
-            Ran::Lost => return Ok(None),
+            Ran::Lost => return Ok(Compared::Lost),
             Ran::Failed { code, message } => {
-                return Ok(Some((code, format!("preview: {message}"), None)));
+                let message = format!("preview: {message}");
+                return Ok(Compared::Changed { code, message, details: None });
             }
         };
         let value = serde_json::to_value(&preview).unwrap_or_default();
         let text = preview.is_some().then(|| canonical(&value));
         if text.as_deref().map(sha256) == row.preview.as_deref().map(sha256) {
-            return Ok(None);
+            return Ok(Compared::AsApproved);
         }
         let before = row.preview.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let diff = Diff::between(before.unwrap_or_default(), value);
         let message = "the preview is not the one that was approved".to_owned();
-        let details = json!({"difference": diff.changes, "readable": diff.readable()});
-        Ok(Some(("preview_changed", message, Some(details))))
+        let details = Some(json!({"difference": diff.changes, "readable": diff.readable()}));
+        Ok(Compared::Changed { code: "preview_changed", message, details })
     }
 
     /// The same in the store's own transaction: what apply writes there is recorded with it, or nothing is.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{WorkManager, read};
-use crate::store::{EventRow, LeaseRow, params};
+use crate::store::{EventRow, LeaseRow, json, params};
 use crate::{
     Actor, Error, Event, Item, ItemCounts, ItemId, LeaseInfo, Order, OrderId, Provenance, Result,
 };
@@ -198,10 +198,47 @@ impl WorkManager {
         let rows = read!(self, session => {
             session.fetch(session.sql().agents, params![]).await
         })?;
-        let agent = |mut row: crate::store::Cells| {
-            Ok(Agent { id: row.text()?, leases: row.number()?, last_heartbeat_at: row.time()? })
-        };
         rows.into_iter().map(agent).collect()
+    }
+
+    /// The agents that hold leases on items of these order types, counting those leases only.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn agents_of_types(&self, types: &[String]) -> Result<Vec<Agent>> {
+        let rows = read!(self, session => {
+            session.fetch(session.sql().agents_of_types, params![json(&types)?]).await
+        })?;
+        rows.into_iter().map(agent).collect()
+    }
+
+    /// Answers an order of another type than these like one that does not exist: for a caller who may
+    /// see these only. Of an order that is gone, the trail knows the type.
+    ///
+    /// # Errors
+    /// [`OrderNotFound`](crate::ErrorKind::OrderNotFound).
+    pub async fn check_order_type(&self, id: OrderId, types: &[String]) -> Result<()> {
+        let rows = read!(self, session => {
+            session.fetch(session.sql().type_of_order, params![id]).await
+        })?;
+        match has_type(rows, types)? {
+            true => Ok(()),
+            false => Err(crate::ErrorKind::OrderNotFound { id }.into()),
+        }
+    }
+
+    /// Answers an item of another type than these like one that does not exist.
+    ///
+    /// # Errors
+    /// [`ItemNotFound`](crate::ErrorKind::ItemNotFound).
+    pub async fn check_item_type(&self, id: ItemId, types: &[String]) -> Result<()> {
+        let rows = read!(self, session => {
+            session.fetch(session.sql().type_of_item, params![id]).await
+        })?;
+        match has_type(rows, types)? {
+            true => Ok(()),
+            false => Err(crate::ErrorKind::ItemNotFound { id }.into()),
+        }
     }
 
     /// The store's time: what leases are judged by.
@@ -222,6 +259,15 @@ pub(super) fn check_page(limit: u32) -> Result<()> {
 
 fn state_count(mut row: crate::store::Cells) -> Result<StateCount> {
     Ok(StateCount { order_type: row.text()?, state: row.text()?, count: row.number()? })
+}
+
+fn has_type(rows: Vec<crate::store::Cells>, types: &[String]) -> Result<bool> {
+    let Some(mut row) = rows.into_iter().next() else { return Ok(false) };
+    Ok(types.contains(&row.text()?))
+}
+
+fn agent(mut row: crate::store::Cells) -> Result<Agent> {
+    Ok(Agent { id: row.text()?, leases: row.number()?, last_heartbeat_at: row.time()? })
 }
 
 async fn details(

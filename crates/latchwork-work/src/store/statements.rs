@@ -271,4 +271,10 @@ pub(crate) struct Statements {
     pub(crate) item_states: &'static str,
     /// Who holds how many leases: agent, count, latest heartbeat.
     pub(crate) agents: &'static str,
+    /// The same for leases on items of types (1: texts).
+    pub(crate) agents_of_types: &'static str,
+    /// The type of an order (1), which may be gone: its chain outlives it.
+    pub(crate) type_of_order: &'static str,
+    /// The type of an item (1).
+    pub(crate) type_of_item: &'static str,
 }

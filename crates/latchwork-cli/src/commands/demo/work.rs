@@ -20,8 +20,11 @@ use crate::exit::Failure;
 /// The type of the demonstration's order: one item a page.
 const SUMMARY: &str = "summary";
 
-/// Short, so that nobody waits long for a dead agent.
-const LEASE: Duration = Duration::from_secs(1);
+/// The lease of the agent that is killed: short, so that nobody waits long for it.
+const SHORT_LEASE: Duration = Duration::from_secs(1);
+
+/// The lease of the other agent: a slow machine must not take its items away.
+const LEASE: Duration = Duration::from_secs(60);
 
 pub(super) async fn a_killed_agent(
     transcript: &mut Transcript,
@@ -32,7 +35,7 @@ pub(super) async fn a_killed_agent(
         "An order is split into items. Agents lease and submit them, and every step is an event.",
     );
     let url = format!("sqlite://{}", directory.join("work.db").display());
-    let work = open(&url).await?;
+    let work = open(&url, LEASE).await?;
     let ada = work.client(Actor::user("ada")?);
     let pages = json!({"pages": ["the first page", "the second page"]});
     let order = ada.propose(Proposal::new(SUMMARY, pages)).await?.order;
@@ -113,7 +116,7 @@ async fn trail(transcript: &mut Transcript, work: &WorkManager) -> Result<(), Fa
 
 /// The other process: leases an item, says so, and works on it until it is killed.
 pub(super) async fn be_the_agent(url: &str) -> Result<(), Failure> {
-    let work = open(url).await?;
+    let work = open(url, SHORT_LEASE).await?;
     let agent = work.client(Actor::agent("agent-1")?);
     let wait = Duration::from_secs(5);
     let leases = agent.checkout(Checkout::of_type(SUMMARY).wait(wait)).await?.leases;
@@ -129,7 +132,7 @@ pub(super) async fn be_the_agent(url: &str) -> Result<(), Failure> {
     }
 }
 
-async fn open(url: &str) -> Result<WorkManager, Failure> {
+async fn open(url: &str, lease_ttl: Duration) -> Result<WorkManager, Failure> {
     let split = |payload: &Value| {
         let pages = payload["pages"].as_array().into_iter().flatten();
         Ok(pages.map(|page| PlannedItem::new(page.clone())).collect())
@@ -141,8 +144,8 @@ async fn open(url: &str) -> Result<WorkManager, Failure> {
         jitter: Duration::ZERO,
     };
     let settings = TypeSettings {
-        lease_ttl: LEASE,
-        heartbeat_every: LEASE / 5,
+        lease_ttl,
+        heartbeat_every: lease_ttl / 5,
         retry,
         ..TypeSettings::default()
     };

@@ -44,12 +44,17 @@ impl Heartbeat {
         let task = {
             let (manager, claimed, clock) = (manager.clone(), claimed.clone(), clock.clone());
             async move {
+                // From before the request: the store counts the lease from later on.
+                let mut extended = claimed.asked_at;
                 while clock.now() < end {
                     tokio::time::sleep(ttl / 3).await;
-                    match extend(&manager, &claimed).await {
-                        Ok(true) => {}
-                        Ok(false) => break,
-                        Err(error) => {
+                    let sent = clock.now();
+                    // A store that does not answer extends nothing: the lease may be another's by then.
+                    let left = extended.after(ttl).since(sent);
+                    match tokio::time::timeout(left, extend(&manager, &claimed)).await {
+                        Ok(Ok(true)) => extended = sent,
+                        Ok(Ok(false)) | Err(_) => break,
+                        Ok(Err(error)) => {
                             tracing::warn!(order = %claimed.order.id, %error, "an apply lease was not extended");
                         }
                     }
@@ -77,13 +82,14 @@ impl Heartbeat {
         let hook = AssertUnwindSafe(hook).catch_unwind();
         let late = self.clock.sleep_until(self.clock.now().after(self.limit));
         tokio::select! {
+            // The loss first: a hook that never waits must not begin behind it.
             biased;
+            () = lost => Ran::Lost,
             done = hook => match done {
                 Ok(Ok(value)) => Ran::Done(value),
                 Ok(Err(error)) => Ran::Failed { code: "apply_failed", message: error.to_string() },
                 Err(panic) => Ran::Failed { code: "apply_panicked", message: said(panic.as_ref()) },
             },
-            () = lost => Ran::Lost,
             () = late => Ran::Failed {
                 code: "apply_timeout",
                 message: format!(

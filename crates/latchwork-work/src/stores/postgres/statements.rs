@@ -574,4 +574,12 @@ pub(super) const STATEMENTS: Statements = Statements {
         ORDER BY type, state",
     agents: "SELECT agent, count(*), max(heartbeat_at) FROM latchwork_work_lease GROUP BY agent \
         ORDER BY agent",
+    agents_of_types: concat!(
+        "SELECT agent, count(*), max(heartbeat_at) FROM latchwork_work_lease WHERE type IN ",
+        texts!(1),
+        " GROUP BY agent ORDER BY agent"
+    ),
+    type_of_order: "SELECT type FROM latchwork_work_order WHERE id = $1::uuid UNION ALL \
+        SELECT type FROM latchwork_work_chain WHERE order_id = $1::uuid AND type IS NOT NULL LIMIT 1",
+    type_of_item: "SELECT type FROM latchwork_work_item WHERE id = $1::uuid",
 };
