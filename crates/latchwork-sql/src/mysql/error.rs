@@ -109,7 +109,10 @@ fn by_number(number: u16) -> (Fault, &'static str) {
             "the server refused the user or the password; check both, and from which hosts the \
              user may come",
         ),
-        1130 => (Permanent, "the server accepts no connection from this host; check the user's host part"),
+        1130 => (
+            Permanent,
+            "the server accepts no connection from this host; check the user's host part",
+        ),
         1129 => (Temporary, "the server blocks this host after many failures; say FLUSH HOSTS"),
         1049 => (Permanent, "there is no such database; create it, or name another"),
         1044 | 1142 | 1143 | 1227 | 1370 => (
