@@ -81,7 +81,7 @@ fn builder(actions: usize) -> StateMachineBuilder<Order> {
 }
 
 fn locked(actions: usize) -> StateMachineBuilder<Order> {
-    builder(actions).locks(&locks(), EntityKey::new())
+    builder(actions).locks(locks(), EntityKey::new())
 }
 
 fn execute<'a>(
@@ -176,7 +176,7 @@ fn observers(scale: Scale, runtime: &Runtime, table: &mut Table) {
 
 fn contexts(scale: Scale, runtime: &Runtime, table: &mut Table) {
     let machine = || {
-        let machine = StateMachine::builder("bench").locks(&locks(), EntityKey::new());
+        let machine = StateMachine::builder("bench").locks(locks(), EntityKey::new());
         let machine = machine
             .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
             .action(MergeDelta);

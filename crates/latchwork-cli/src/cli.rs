@@ -84,7 +84,7 @@ pub(crate) fn explained(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The lock layer's own log, for whoever asks for it.
+/// The lock layer's own log, for users who ask for it.
 fn log() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("LATCHWORK_LOG") {
         tracing_subscriber::fmt()

@@ -24,7 +24,7 @@ const TABLE: [(&str, &str); 9] = [
     ("64", "usage: an argument, key, duration or address is not legal"),
     ("69", "unavailable: the place of the locks did not answer, or refused"),
     ("70", "internal: the supervisor itself failed; the command was stopped"),
-    ("75", "taken: somebody else has the key, and the time to wait is over"),
+    ("75", "taken: another holder has the key, and the time to wait is over"),
     ("76", "lost: the lease ended before the command did; the command was stopped"),
     ("126", "the command was found but could not be started"),
     ("127", "the command was not found"),

@@ -137,7 +137,7 @@ impl<S: State> ActionContext<S> {
         self.index
     }
 
-    /// The same whenever this action of this transition is run: let whoever you call use it to
+    /// The same whenever this action of this transition is run: let the service that you call use it to
     /// recognise what it has done already.
     pub fn idempotency_key(&self) -> String {
         self.transition.idempotency_key(self.index)
@@ -301,7 +301,7 @@ impl<S: State> AnyAction<S> {
     }
 
     /// The action of a closure.
-    pub fn from_fn<F, Fut>(name: &str, action: F) -> Self
+    pub fn from_fn<F, Fut>(name: impl AsRef<str>, action: F) -> Self
     where
         F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
@@ -379,13 +379,13 @@ impl<S: State, A: Action<S>> DynAction<S> for A {
 
 /// The action of a closure. Inside a builder, where the state's type is known already,
 /// [`StateMachineBuilder::action_fn`](crate::StateMachineBuilder::action_fn) needs fewer words.
-pub fn action_fn<S, F, Fut>(name: &str, action: F) -> ActionFn<S, F>
+pub fn action_fn<S, F, Fut>(name: impl AsRef<str>, action: F) -> ActionFn<S, F>
 where
     S: State,
     F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
 {
-    ActionFn { name: name.to_owned(), action, state: PhantomData }
+    ActionFn { name: name.as_ref().to_owned(), action, state: PhantomData }
 }
 
 /// An action that is a closure; made by [`action_fn`].

@@ -1,5 +1,6 @@
 //! A machine under construction.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use crate::{
 };
 
 /// A [`StateMachine`] under construction; made by [`StateMachine::builder`].
+///
+/// Its methods take what they are given by value; [`Locks`] by reference, too, since they are one
+/// handle for many machines. A name is anything that is text.
 #[must_use = "a builder makes nothing until `build` is called"]
 pub struct StateMachineBuilder<S: State> {
     name: String,
@@ -132,7 +136,7 @@ impl<S: State> StateMachineBuilder<S> {
     /// Adds a closure as a gate.
     pub fn gate_fn(
         mut self,
-        name: &str,
+        name: impl AsRef<str>,
         gate: impl Fn(&S, &S::Delta) -> GateResult + Send + Sync + 'static,
     ) -> Self {
         self.gates.push(AnyGate::from_fn(name, gate));
@@ -147,7 +151,7 @@ impl<S: State> StateMachineBuilder<S> {
     }
 
     /// Adds a closure as an action.
-    pub fn action_fn<F, Fut>(mut self, name: &str, action: F) -> Self
+    pub fn action_fn<F, Fut>(mut self, name: impl AsRef<str>, action: F) -> Self
     where
         F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
@@ -163,15 +167,15 @@ impl<S: State> StateMachineBuilder<S> {
     }
 
     /// Moves only under a lock, whose key these keys give.
-    pub fn locks(mut self, locks: &Locks, keys: impl LockKeyProvider<S>) -> Self {
-        self.locks = Some((locks.clone(), Box::new(keys)));
+    pub fn locks(mut self, locks: impl Borrow<Locks>, keys: impl LockKeyProvider<S>) -> Self {
+        self.locks = Some((locks.borrow().clone(), Box::new(keys)));
         self
     }
 
     /// Moves only under a lock, whose key a closure makes of state and delta.
     pub fn lock_key_fn(
         self,
-        locks: &Locks,
+        locks: impl Borrow<Locks>,
         key: impl Fn(&S, &S::Delta) -> Result<Key> + Send + Sync + 'static,
     ) -> Self {
         self.locks(locks, key)
@@ -181,7 +185,7 @@ impl<S: State> StateMachineBuilder<S> {
     /// [`transition_of`](StateMachine::transition_of), whose state is loaded under that lock.
     pub fn entity_key_fn(
         self,
-        locks: &Locks,
+        locks: impl Borrow<Locks>,
         key: impl Fn(&str, &S::Delta) -> Result<Key> + Send + Sync + 'static,
     ) -> Self {
         self.locks(locks, EntityKeyFn(key))

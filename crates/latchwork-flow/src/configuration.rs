@@ -62,7 +62,7 @@ impl<S: State> Configuration<S> {
 
     /// Adds a closure as an action in person.
     #[must_use]
-    pub fn action_fn<F, Fut>(mut self, name: &str, action: F) -> Self
+    pub fn action_fn<F, Fut>(mut self, name: impl AsRef<str>, action: F) -> Self
     where
         F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,

@@ -218,7 +218,7 @@ impl<S: State> TransitionContext<S> {
         self.definition
     }
 
-    /// How often it was stored; a store takes a change only from whoever knows the latest.
+    /// How often it was stored; a store accepts a change only with the latest number.
     pub fn revision(&self) -> u64 {
         self.revision
     }

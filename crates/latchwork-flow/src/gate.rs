@@ -90,9 +90,10 @@ impl<S: State> AnyGate<S> {
 
     /// The gate of a closure.
     pub fn from_fn(
-        name: &str,
+        name: impl AsRef<str>,
         gate: impl Fn(&S, &S::Delta) -> GateResult + Send + Sync + 'static,
     ) -> Self {
+        let name = name.as_ref();
         AnyGate { name: name.into(), gate: Arc::new(GateFn { name: name.to_owned(), gate }) }
     }
 

@@ -8,15 +8,15 @@
 //! entry in a list.
 //!
 //! A future that blocks cannot be dropped. So the heartbeats of a run end some time after its action's
-//! limit: the run-lease is given back, which refuses the late saves of whoever is stuck in there, and
-//! the attempt counts.
+//! limit: the run-lease is given back, which refuses the late saves of the action that is stuck, the
+//! lock is no longer renewed, and the attempt counts.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use latchwork_lock::Clock;
 use latchwork_lock::provider::Moment;
+use latchwork_lock::{Clock, Held};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
@@ -39,7 +39,7 @@ struct Shared {
 
 struct List {
     runs: Vec<Weak<RunHeartbeat>>,
-    /// When the thread looks next; never while there is nothing to look at.
+    /// When the next heartbeat is due; never while there are no runs.
     next: Moment,
     closed: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct RunHeartbeat {
 }
 
 /// Counts the calls of a worker that are under way. A worker that somebody only keeps, to go on
-/// step by step, is not kept alive: whoever forgets it must not hold its transition for ever.
+/// step by step, is not kept alive: a worker that was forgotten must not hold its transition for ever.
 #[derive(Clone, Default)]
 pub(crate) struct Calls(Arc<AtomicUsize>);
 
@@ -84,9 +84,11 @@ struct State {
     step: Option<Arc<str>>,
     /// When it must be over.
     limit: Moment,
+    /// The lock under which it runs.
+    lock: Option<Arc<Held>>,
     /// Since when it has been computing without a pause for others.
     busy: Option<Moment>,
-    /// Whether that was told.
+    /// Whether that was logged.
     told: bool,
     next: Moment,
     asking: bool,
@@ -97,7 +99,7 @@ struct State {
 pub(crate) enum Loss {
     /// The run-lease is another's.
     Taken,
-    /// Somebody wants the transition called off.
+    /// A caller asked to cancel the transition.
     Cancelled(CancelRequest),
     /// It has blocked its thread beyond its limit.
     Blocked,
@@ -114,6 +116,7 @@ impl Heartbeats {
         let state = State {
             step: None,
             limit: Moment::NEVER,
+            lock: None,
             busy: None,
             told: false,
             next: now.after(ttl / 3),
@@ -212,7 +215,7 @@ impl Shared {
         }
     }
 
-    /// The runs whose heartbeat is due, and when to look again.
+    /// The runs whose heartbeat is due; notes when the next one is.
     fn due(&self) -> Vec<Arc<RunHeartbeat>> {
         let now = self.clock.now();
         let mut list = self.list.lock();
@@ -276,7 +279,14 @@ impl RunHeartbeat {
     }
 
     async fn give_up(&self, contexts: &Contexts) {
-        let step = self.state.lock().step.clone();
+        let (step, lock) = {
+            let state = self.state.lock();
+            (state.step.clone(), state.lock.clone())
+        };
+        // It ends with its ttl: nobody knows how long the step will hold on to it.
+        if let Some(lock) = lock {
+            lock.stop_renewing();
+        }
         let step = step.as_deref().unwrap_or("it");
         let reason = format!("{step:?} blocked its thread beyond its time limit");
         tracing::error!(
@@ -318,10 +328,16 @@ impl RunHeartbeat {
 
     /// A step begins, which must be over by then. It ends when the answer is dropped, so that no limit
     /// of a call that was dropped midway is held against the next one.
-    pub(crate) fn step(&self, name: Arc<str>, limit: Moment) -> StepScope<'_> {
+    pub(crate) fn step(
+        &self,
+        name: Arc<str>,
+        limit: Moment,
+        lock: Option<Arc<Held>>,
+    ) -> StepScope<'_> {
         let mut state = self.state.lock();
         state.step = Some(name);
         state.limit = limit;
+        state.lock = lock;
         state.busy = Some(self.clock.now());
         state.told = false;
         StepScope(self)
@@ -353,6 +369,9 @@ impl Drop for StepScope<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         (state.step, state.limit, state.busy) = (None, Moment::NEVER, None);
+        let lock = state.lock.take();
+        drop(state);
+        drop(lock);
     }
 }
 

@@ -14,7 +14,7 @@
 //!
 //! let contexts = Contexts::connect("memory:").await?;
 //! let publish = StateMachine::<JsonState>::builder("publish")
-//!     .locks(&Locks::connect("memory:").await?, EntityKey::new())
+//!     .locks(Locks::connect("memory:").await?, EntityKey::new())
 //!     .store(contexts.clone())
 //!     .action_fn("ask", |_| async {
 //!         Ok(ActionResult::pause(Pause::new().on_signal("approved")))
@@ -38,7 +38,7 @@
 //!
 //! With a [store](ContextStore) every action is saved when it has finished, and is not run again
 //! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
-//! elsewhere happens at least once, and whoever it calls can recognise it.
+//! elsewhere happens at least once, and the service that it calls can recognise the repetition.
 //!
 //! The promises are numbered F1 to F16; the crate `latchwork-contract` (feature `flow`) tests them
 //! over any [`ContextStore`].

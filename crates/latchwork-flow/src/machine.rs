@@ -36,7 +36,7 @@ use crate::{
 /// use serde_json::json;
 ///
 /// let publish = StateMachine::<JsonState>::builder("publish")
-///     .locks(&Locks::connect("memory:").await?, EntityKey::new())
+///     .locks(Locks::connect("memory:").await?, EntityKey::new())
 ///     .gate_fn("is_draft", |order, _| {
 ///         GateResult::allow_if(order.get("status") == Some(&json!("draft")), "not a draft")
 ///     })
@@ -91,8 +91,8 @@ pub(crate) struct Locking<S: State> {
 impl<S: State> StateMachine<S> {
     /// A machine under construction. The name stands in stored contexts: only a machine of the same
     /// name goes on with them.
-    pub fn builder(name: impl Into<String>) -> StateMachineBuilder<S> {
-        StateMachineBuilder::new(name.into())
+    pub fn builder(name: impl AsRef<str>) -> StateMachineBuilder<S> {
+        StateMachineBuilder::new(name.as_ref().to_owned())
     }
 
     pub(crate) fn new(machine: Machine<S>) -> Self {
@@ -371,7 +371,7 @@ impl<S: State> Machine<S> {
         });
         let gates = gates.collect::<Result<Vec<_>>>()?;
         let actions = configuration.actions.into_iter().map(|step| match step {
-            // Whoever resumes it must find it by name.
+            // A process that resumes it must find it by name.
             Step::Own(action) if self.store.is_some() => self.action(&action.name).map(|_| action),
             Step::Own(action) => Ok(action),
             Step::Named(name) => self.action(&name),

@@ -54,8 +54,8 @@ impl Pause {
     }
 
     /// Wakes when a signal of this name comes, or came before.
-    pub fn on_signal(mut self, name: impl Into<String>) -> Self {
-        self.signal = Some(name.into());
+    pub fn on_signal(mut self, name: impl AsRef<str>) -> Self {
+        self.signal = Some(name.as_ref().to_owned());
         self
     }
 

@@ -18,7 +18,7 @@ pub struct ActionPolicy {
     /// [`ActionTimedOut`](ErrorKind::ActionTimedOut) unless it is to be tried again.
     ///
     /// An action that blocks its thread cannot be dropped. In a stored transition its run is given
-    /// up then: whoever claims the transition next begins the action anew, and nothing that the
+    /// up then: the next process that claims the transition begins the action anew, and nothing that the
     /// blocked one saves later is taken.
     pub time_limit: Option<Duration>,
     /// What happens to it when the lock or the run-lease is lost, or the transition is called off:

@@ -117,7 +117,7 @@ impl<S: State> FlowRunner<S> {
         let contexts = machine.contexts().cloned().ok_or_else(|| {
             Error::invalid_argument(
                 "machine",
-                format!("{:?} has no store, so there is nothing to go on with", machine.name()),
+                format!("{:?} has no store, so there is nothing to run", machine.name()),
             )
         })?;
         Ok(FlowRunner {
@@ -232,7 +232,7 @@ pub struct RunnerHandle {
 }
 
 impl RunnerHandle {
-    /// Looks for what is due now, and not at the next tick: for whoever has just sent something.
+    /// Claims what is due now, and not at the next tick: call it after a signal or a submit.
     pub fn wake(&self) {
         self.wake.notify_one();
     }

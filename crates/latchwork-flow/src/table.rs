@@ -68,8 +68,8 @@ const FEW: usize = 16;
 
 impl<S: Clone + Eq + Hash + Display> TransitionTable<S> {
     /// A table under construction. The name says what is moved, in messages and diagrams.
-    pub fn builder(name: impl Into<String>) -> TransitionTableBuilder<S> {
-        TransitionTableBuilder::new(name.into())
+    pub fn builder(name: impl AsRef<str>) -> TransitionTableBuilder<S> {
+        TransitionTableBuilder::new(name.as_ref().to_owned())
     }
 
     /// What is moved.

@@ -243,7 +243,7 @@ impl<S: State> StateWorker<S> {
     }
 
     /// Releases the lock by hand, also that of a paused transition; false when nothing was locked.
-    /// Whoever resumes it then finds it lost.
+    /// A process that resumes it then finds it lost.
     ///
     /// Cancel safe: dropped midway, the release is queued.
     ///

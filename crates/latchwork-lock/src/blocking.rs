@@ -66,7 +66,7 @@ impl Locks {
     ///
     /// # Errors
     /// As for [`crate::Locks::with_prefix`].
-    pub fn with_prefix(&self, prefix: &str) -> Result<Self> {
+    pub fn with_prefix(&self, prefix: impl AsRef<str>) -> Result<Self> {
         self.0.with_prefix(prefix).map(Locks)
     }
 
@@ -74,7 +74,7 @@ impl Locks {
     ///
     /// # Errors
     /// As for [`crate::Locks::with_owner`].
-    pub fn with_owner(&self, owner: &str) -> Result<Self> {
+    pub fn with_owner(&self, owner: impl AsRef<str>) -> Result<Self> {
         self.0.with_owner(owner).map(Locks)
     }
 

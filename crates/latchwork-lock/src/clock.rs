@@ -319,7 +319,7 @@ impl ManualClock {
         Self::default()
     }
 
-    /// Moves the time forward and wakes whoever slept until then.
+    /// Moves the time forward and wakes what slept until then.
     pub fn advance(&self, span: Duration) {
         let (wake, hooks) = {
             let mut state = self.inner.state.lock();

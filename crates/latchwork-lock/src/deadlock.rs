@@ -1,48 +1,44 @@
-//! Deadlocks within this process, told where they are certain (L22).
+//! Reports deadlocks within this process where they are certain (L22).
 //!
 //! # What is known
 //!
-//! While a closure of [`run`](crate::LockRequest::run) works, its lease is held until the closure
-//! ends: the guard is not in the closure's hands. That is a [`Scope`]. It is noted on the thread
-//! for as long as the closure runs there, a future's for each of its polls, so that a request which
-//! the closure makes knows under which leases it is made. Tasks that the closure spawns are
-//! polled elsewhere and know nothing of it; where a runtime polls them on the same thread within
-//! the closure, they are told apart by the id of their task.
+//! The lease of a closure form such as [`run`](crate::LockRequest::run) is held until the closure ends,
+//! because the closure does not have the guard. Such a lease is a [`Scope`]. The thread stores the
+//! current scope while the closure runs (for a future: during each poll), so a request made by the
+//! closure knows under which leases it is made. A task that the closure spawns is not in the scope;
+//! where a runtime polls it on the same thread within the closure, its task id tells the two apart.
 //!
 //! # What is certain
 //!
 //! A request fails when it can never be granted within its own wait, unless a lease is lost:
 //!
-//! - **It waits for a scope that it is made in.** The lease ends when the closure does, and with
-//!   the closure ends the request. If the lease ends before, by its ttl or by a break, the closure
-//!   is dropped, or its result is given up for the error of the loss (L14): to be granted the key
-//!   then is of no use to it. With [`OnLoss::Finish`](crate::OnLoss::Finish) the closure would go
-//!   on, so that is no scope.
-//! - **It closes a circle.** It waits for a scope whose own request waits, and so on, back to a
-//!   scope that it is made in. Each of them waits for a lease that ends when a request before it
-//!   in the circle ends. So one must give up: if another one's time to wait is over sooner than
-//!   that of the one which closes the circle, this one may be granted yet, and waits. A scope in which
-//!   several requests wait at once may be one that goes on with the first that is granted, so it is
-//!   not counted, either.
+//! - **It waits for a scope that it is made in.** The lease ends when the closure does, and the request
+//!   ends with the closure. If the lease ends sooner, by its ttl or by a break, the closure is dropped
+//!   or its result is replaced by the error of the loss (L14), so a grant would be of no use to it.
+//!   With [`OnLoss::Finish`](crate::OnLoss::Finish) the closure would continue, so that is no scope.
+//! - **It closes a cycle.** It waits for a scope whose own request waits, and so on, back to a scope that
+//!   it is made in. Each of them waits for a lease that ends when the request before it ends, so one
+//!   must give up. If the wait of another one ends sooner than that of the request which closes the
+//!   cycle, this one may still be granted, and waits. A scope in which several requests wait at once may
+//!   continue with the first that is granted, so it does not count either.
 //!
-//! A loss is no way out of a circle: it costs a closure its work. So it is not waited for.
+//! A loss is no way out of a cycle: it costs a closure its work. So nothing waits for one.
 //!
-//! What cannot be seen from here is a request that its caller gives up early, by `select!` or a
-//! timeout around it: to others it waits for as long as it says. Say it in the request, by
-//! [`wait`](crate::LockRequest::wait).
+//! A request that its caller gives up early, by `select!` or a timeout around it, waits for as long as it
+//! says, as far as others can know. Set the time in the request, by [`wait`](crate::LockRequest::wait).
 //!
 //! # What is not
 //!
 //! A bare [`Guard`](crate::Guard) can be given to another task, dropped or released while a request
 //! waits. A request of another process can end at any time. Requests that do not wait cannot
 //! deadlock; shared leases admit each other; a request that names the holder's owner takes over (L7).
-//! The same key in another provider or under another prefix is another key; two connections to one
+//! The same key in another provider or under another prefix is another key. Two connections to one
 //! server are two providers here, since only the server knows that they are the same.
 //!
 //! # What it costs
 //!
-//! Nothing where a lease is granted at once. A request that must wait reads a thread-local, and if
-//! it is made in a scope, is noted with all others that are, so that they can be followed.
+//! Nothing where a lease is granted at once. A request that must wait reads a thread-local, and if it is
+//! made in a scope, it is registered with all others that are.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -69,7 +65,7 @@ struct Node {
     outer: Option<Scope>,
 }
 
-/// What a thread is at.
+/// The scope that a thread is in.
 struct Current {
     scope: Scope,
     /// The task that entered it; none outside of tasks.
@@ -146,11 +142,11 @@ impl Drop for Entered {
     }
 }
 
-/// A request that must wait, as others must know it. Dropped, it no longer waits.
+/// A registered request that waits. Dropped, it no longer waits.
 pub(crate) struct Waiting(u64);
 
 impl Waiting {
-    /// Notes a request that must wait; none where no others need know.
+    /// Registers a request that must wait; none where no other request can depend on it.
     pub(crate) fn begin(held: &Held) -> Result<Option<Self>> {
         let deadline = match held.request.wait {
             Wait::No => return Ok(None),
@@ -168,7 +164,7 @@ impl Waiting {
             owner: held.request.owner.clone(),
             deadline,
         };
-        // Who asked for an answer in any case gets it when its time is over.
+        // A caller of `try_acquire` gets its answer when the wait is over.
         let fails = !held.is_try || deadline == Moment::NEVER;
         if fails && scope.chain().any(|node| want.waits_for(&node.held)) {
             return Err(deadlock(vec![want.name()]));
@@ -190,11 +186,11 @@ impl Drop for Waiting {
     }
 }
 
-/// Logs, once for each key, that a wait was in vain for what this process itself holds. That can be
-/// right, and it can be a task that waits for a guard of its own: only who wrote it knows.
+/// Logs, once for each key, that a request timed out on a key that this process itself holds. It may be
+/// intended, or a task may have waited for a guard of its own: only the author of the program knows.
 #[cold]
 pub(crate) fn log_own_holder(held: &Held) {
-    /// So that keys which are made up one by one do not fill the memory.
+    /// Bounds the memory for keys that are used once.
     const MOST: usize = 1_024;
     static LOGGED: LazyLock<Mutex<HashSet<u64>>> = LazyLock::new(Mutex::default);
 
@@ -203,8 +199,8 @@ pub(crate) fn log_own_holder(held: &Held) {
         drop(logged);
         tracing::warn!(
             key = held.key(),
-            "waited in vain for a lock that this process itself holds; if the task that waits has \
-             the guard, it waits for itself"
+            "a request timed out on a lock that this process itself holds; if the task that \
+             waited has the guard, it waited for itself"
         );
     }
 }

@@ -152,12 +152,12 @@ impl Error {
     /// Every code that [`code`](Self::code) can give, with what it means and
     /// whether trying again may help. The documentation's table is made of it.
     pub const CODES: [(&'static str, &'static str, bool); 10] = [
-        ("lock_taken", "somebody else has the key, and the time to wait is over", true),
+        ("lock_taken", "another holder has the key, and the time to wait is over", true),
         ("lock_expired", "the lease ran out before it was renewed", false),
         ("lock_lost", "the lease is no longer ours", false),
         ("lock_deadlock", "the request waits for work that waits for it", false),
         ("lock_unavailable", "the backend did not answer", true),
-        ("lock_backend", "the backend refused, and somebody must repair it", false),
+        ("lock_backend", "the backend rejected the request; an operator has to act", false),
         ("invalid_key", "the key's name is not legal", false),
         ("invalid_argument", "another argument is not legal", false),
         ("not_supported", "the provider cannot do this", false),

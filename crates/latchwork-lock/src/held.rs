@@ -206,6 +206,13 @@ impl Held {
         Ok(())
     }
 
+    /// Stops the [renewal in the background](crate::LockRequest::auto_renew): the lease then ends with
+    /// its present ttl, unless it is [refreshed](Self::refresh). For a supervisor that gives up on a
+    /// holder which it cannot stop.
+    pub fn stop_renewing(&self) {
+        self.stop_watchdog();
+    }
+
     /// What can be shown of the lease to anybody.
     pub fn state(&self) -> LockState {
         LockState::from(&self.lease())

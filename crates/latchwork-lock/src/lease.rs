@@ -57,7 +57,7 @@ impl fmt::Display for Fence {
     }
 }
 
-/// The secret of one grant: whoever has it may renew and release.
+/// The secret of one grant: its bearer may renew and release.
 ///
 /// Made by the client before it asks, so that an answer lost on the way can be
 /// asked for again. It appears in no `Debug` and in no message.
@@ -201,7 +201,7 @@ pub struct Lease {
     pub key: String,
     /// Alone or shared.
     pub mode: Mode,
-    /// Whoever asked, where a name was chosen.
+    /// The owner, where one was named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The secret.

@@ -124,7 +124,8 @@ impl Locks {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when it is too long or has control characters.
-    pub fn with_prefix(&self, prefix: &str) -> Result<Self> {
+    pub fn with_prefix(&self, prefix: impl AsRef<str>) -> Result<Self> {
+        let prefix = prefix.as_ref();
         check_prefix(prefix)?;
         Ok(self.changed(|inner| inner.prefix = prefix.into()))
     }
@@ -134,8 +135,8 @@ impl Locks {
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) when the name is not legal.
-    pub fn with_owner(&self, owner: &str) -> Result<Self> {
-        let owner = Owner::new(owner)?;
+    pub fn with_owner(&self, owner: impl AsRef<str>) -> Result<Self> {
+        let owner = Owner::new(owner.as_ref())?;
         Ok(self.changed(|inner| inner.owner = Some(owner)))
     }
 

@@ -1,5 +1,6 @@
 //! A request under construction, and the ways to end it.
 
+use std::borrow::Borrow;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -135,8 +136,8 @@ impl<'a, K, F> LockRequest<'a, K, F> {
     }
 
     /// All settings at once, from data.
-    pub fn config(mut self, config: &LockConfig) -> Self {
-        self.config = config.clone();
+    pub fn config(mut self, config: impl Borrow<LockConfig>) -> Self {
+        self.config = config.borrow().clone();
         self.told = true;
         self
     }

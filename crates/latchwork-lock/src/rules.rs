@@ -143,7 +143,7 @@ impl<X> Rules<X> {
         next_fence: &mut impl FnMut() -> Fence,
     ) -> (Decision, bool) {
         let requester = requester.into();
-        // Whoever asks a last time may be next.
+        // A request that asks for the last time may be next.
         self.admit(now, next_fence, |_| {});
         let claimed = self.holder_mut(requester.id).map(|held| held.claimed);
         let known = claimed.is_some() || self.queue.iter().any(|w| w.id == requester.id);

@@ -1,5 +1,6 @@
 //! A place in a queue that belongs to its token and not to a call or a process: over SQLite and
 //! PostgreSQL.
+#![allow(clippy::print_stdout, reason = "test support prints what it skips")]
 #![allow(clippy::expect_used, clippy::panic, reason = "the helpers of a test fail it")]
 
 mod support;
@@ -10,7 +11,7 @@ use latchwork_lock::provider::{AcquireRequest, Acquired, AnyLockProvider, Grant,
 use latchwork_lock::provider::{Proof, Wait};
 use latchwork_lock::{Fence, Key, Locks};
 use libtest_mimic::{Arguments, Trial};
-use support::backend::{Room, all};
+use support::backend::{TestDatabase, all};
 use support::{eventually, millis, secs};
 
 fn main() {
@@ -39,8 +40,8 @@ fn main() {
 }
 
 /// A process of its own, as far as the backend can tell.
-async fn client(room: &Room) -> AnyLockProvider {
-    let locks = Locks::connect(&room.address).await.expect("a backend");
+async fn client(test_database: &TestDatabase) -> AnyLockProvider {
+    let locks = Locks::connect(&test_database.address).await.expect("a backend");
     assert!(locks.capabilities().keeps_places());
     locks.any_provider()
 }
@@ -82,8 +83,8 @@ async fn release(provider: &AnyLockProvider, request: &AcquireRequest) {
     assert!(provider.release(proof).await.expect("it answers"), "it was held");
 }
 
-async fn a_place_outlives_its_call(room: Room) {
-    let (one, other, key) = (client(&room).await, client(&room).await, key());
+async fn a_place_outlives_its_call(test_database: TestDatabase) {
+    let (one, other, key) = (client(&test_database).await, client(&test_database).await, key());
     let held = hold(&one, &key).await;
     let first = turn(&one, &key, millis(50));
     is_waiting(&one, &first, 1).await;
@@ -109,8 +110,8 @@ async fn a_place_outlives_its_call(room: Room) {
     assert!(next.fence > grant.fence);
 }
 
-async fn a_place_moves_to_another_process(room: Room) {
-    let (one, other, key) = (client(&room).await, client(&room).await, key());
+async fn a_place_moves_to_another_process(test_database: TestDatabase) {
+    let (one, other, key) = (client(&test_database).await, client(&test_database).await, key());
     let held = hold(&one, &key).await;
     let first = turn(&one, &key, millis(50));
     is_waiting(&one, &first, 1).await;
@@ -137,8 +138,8 @@ async fn a_place_moves_to_another_process(room: Room) {
     assert!(one.inspect(&key).await.expect("it answers").waiters.is_empty());
 }
 
-async fn a_dropped_call_releases_nothing(room: Room) {
-    let (one, key) = (client(&room).await, key());
+async fn a_dropped_call_releases_nothing(test_database: TestDatabase) {
+    let (one, key) = (client(&test_database).await, key());
     let held = hold(&one, &key).await;
     let first = turn(&one, &key, secs(20));
     let waiting = tokio::spawn({
@@ -166,8 +167,8 @@ async fn a_dropped_call_releases_nothing(room: Room) {
     release(&one, &held).await;
 }
 
-async fn a_grant_is_found_by_the_next_call(room: Room) {
-    let (one, other, key) = (client(&room).await, client(&room).await, key());
+async fn a_grant_is_found_by_the_next_call(test_database: TestDatabase) {
+    let (one, other, key) = (client(&test_database).await, client(&test_database).await, key());
     let held = hold(&one, &key).await;
     let first = turn(&one, &key, millis(50));
     is_waiting(&one, &first, 1).await;
@@ -182,8 +183,8 @@ async fn a_grant_is_found_by_the_next_call(room: Room) {
     assert!(found.holders[0].expires_in > secs(20), "{found:?}");
 }
 
-async fn a_place_is_kept_although_its_process_has_been_silent(room: Room) {
-    let (one, other, key) = (client(&room).await, client(&room).await, key());
+async fn a_place_is_kept_although_its_process_has_been_silent(test_database: TestDatabase) {
+    let (one, other, key) = (client(&test_database).await, client(&test_database).await, key());
     let held = hold(&other, &key).await;
     // A process that waits for nothing else says nothing more after this.
     let first = turn(&one, &key, millis(50));
@@ -209,8 +210,8 @@ async fn a_place_is_kept_although_its_process_has_been_silent(room: Room) {
     assert!(first < second, "{first} was queued before {second}");
 }
 
-async fn a_place_that_nobody_comes_back_for_is_given_up(room: Room) {
-    let (one, key) = (client(&room).await, key());
+async fn a_place_that_nobody_comes_back_for_is_given_up(test_database: TestDatabase) {
+    let (one, key) = (client(&test_database).await, key());
     let held = hold(&one, &key).await;
     let gone = turn(&one, &key, millis(50)).with_keep(millis(300));
     is_waiting(&one, &gone, 1).await;
@@ -223,8 +224,8 @@ async fn a_place_that_nobody_comes_back_for_is_given_up(room: Room) {
     granted(one.acquire(&next).await.expect("it answers"));
 }
 
-async fn a_call_elsewhere_is_not_disturbed_by_the_old_one(room: Room) {
-    let (one, other, key) = (client(&room).await, client(&room).await, key());
+async fn a_call_elsewhere_is_not_disturbed_by_the_old_one(test_database: TestDatabase) {
+    let (one, other, key) = (client(&test_database).await, client(&test_database).await, key());
     let held = hold(&one, &key).await;
     // The old call still waits when the new one comes: its connection is only half cut.
     let first = turn(&one, &key, secs(3));
@@ -252,9 +253,9 @@ async fn a_call_elsewhere_is_not_disturbed_by_the_old_one(room: Room) {
     granted(new.await.expect("no panic").expect("it answers"));
 }
 
-async fn the_gate_of_the_backend_refuses_older_fences(room: Room) {
-    let one = Locks::connect(&room.address).await.expect("a backend");
-    let other = Locks::connect(&room.address).await.expect("a backend");
+async fn the_gate_of_the_backend_refuses_older_fences(test_database: TestDatabase) {
+    let one = Locks::connect(&test_database.address).await.expect("a backend");
+    let other = Locks::connect(&test_database.address).await.expect("a backend");
     let check = async |locks: &Locks, fence| {
         locks.check_fence("order:1", Fence::new(fence)).await.expect("it answers")
     };

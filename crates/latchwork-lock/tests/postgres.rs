@@ -29,7 +29,7 @@ use latchwork_lock::{
 };
 use libtest_mimic::{Arguments, Failed, Trial};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use support::backend::postgres::{self, admin, room};
+use support::backend::postgres::{self, admin, test_database};
 use support::server::OwnServer;
 use support::{SOON, Signal, block_on, connect, eventually, millis, secs, waiter, waiting};
 
@@ -56,6 +56,7 @@ fn main() {
         pool::a_pool_of_one_connection_is_enough,
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
+        pool::a_blocked_thread_with_a_pool_of_one_keeps_its_lease,
         pool::a_server_without_connections_is_an_outage,
         pooler::a_start_takes_two_connections_at_most,
         pooler::a_pooler_with_one_connection_serves_many_starts,
@@ -237,7 +238,7 @@ async fn a_user_without_rights_is_told_so() {
 // ---- what is stored ----------------------------------------------------------------------------
 
 async fn a_token_is_in_no_table() {
-    let address = room().await;
+    let address = test_database().await;
     let provider = PostgresLockProvider::connect(&address).await.expect("there");
     let key = Key::new("key").expect("legal");
     let request = AcquireRequest::new(key, secs(30), SystemClock.now());
@@ -253,7 +254,7 @@ async fn a_token_is_in_no_table() {
 }
 
 async fn the_fence_gate_works_in_a_transaction() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await;
     let mut one = PgConnection::connect(&address).await.expect("there");
     let mut other = PgConnection::connect(&address).await.expect("there");
@@ -281,7 +282,7 @@ async fn the_fence_gate_works_in_a_transaction() {
 }
 
 async fn transaction_locks_end_with_their_transaction() {
-    let address = room().await;
+    let address = test_database().await;
     let mut one = PgConnection::connect(&address).await.expect("there");
     let mut other = PgConnection::connect(&address).await.expect("there");
     let name = format!("{:x}", Token::random().expose());
@@ -305,7 +306,7 @@ async fn transaction_locks_end_with_their_transaction() {
 // ---- pools and notices -------------------------------------------------------------------------
 
 async fn many_may_start_at_once() {
-    let address = room().await;
+    let address = test_database().await;
     let starts = (0..8).map(|_| PostgresLockProvider::connect(&address));
     for started in futures::future::join_all(starts).await {
         started.expect("each of them");
@@ -313,7 +314,7 @@ async fn many_may_start_at_once() {
 }
 
 async fn an_upgrade_goes_on_with_what_is_held() {
-    let address = room().await;
+    let address = test_database().await;
     // What the version before has made: all but the last step.
     let schema = PostgresLockProvider::schema();
     let third = schema.find("VALUES ('lock', 3,").expect("the third step");
@@ -322,7 +323,7 @@ async fn an_upgrade_goes_on_with_what_is_held() {
     // A process of that version, which holds the key and outlives the upgrade.
     // The turn of a key is that of all its namesakes in the database, which other tests have too: where
     // they are slow, every client asks again.
-    let say = async |sql: String| {
+    let execute = async |sql: String| {
         eventually("it is done", async || {
             let mut old = PgConnection::connect(&address).await.expect("there");
             sqlx::raw_sql(AssertSqlSafe(sql.clone())).execute(&mut old).await.is_ok()
@@ -332,7 +333,7 @@ async fn an_upgrade_goes_on_with_what_is_held() {
     let turn = "('x' || encode(substr(sha256('latchwork_lock:lock/upgraded'), 1, 8), \
                 'hex'))::bit(64)::bigint";
     let id = "00000000000000000000000000000001";
-    say(format!(
+    execute(format!(
         "SELECT latchwork_lock_ask_one('0a', 'host:1', {turn}, 'lock/upgraded', '{id}', false, NULL, \
          NULL, 60000000, NULL)"
     ))
@@ -343,7 +344,7 @@ async fn an_upgrade_goes_on_with_what_is_held() {
     assert!(ours.lock("upgraded").try_acquire().await.expect("it answers").is_none());
     let waiter = waiter(&ours, "upgraded");
     waiting(&ours, "upgraded", 1).await;
-    say(format!("SELECT latchwork_lock_give_one('0a', {turn}, 'lock/upgraded', '{id}')")).await;
+    execute(format!("SELECT latchwork_lock_give_one('0a', {turn}, 'lock/upgraded', '{id}')")).await;
     let next = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("no panic");
     assert!(next.fence() > seen.holders[0].fence);
     assert_eq!(next.previous_fence(), Some(seen.holders[0].fence));
@@ -353,7 +354,7 @@ async fn an_upgrade_goes_on_with_what_is_held() {
 }
 
 async fn fences_go_on_above_a_restored_copy() {
-    let address = room().await;
+    let address = test_database().await;
     let before = connect(&address).await.lock("key").acquire().await.expect("a free key");
     let fence = before.fence();
     before.release().await.expect("held");
@@ -364,7 +365,7 @@ async fn fences_go_on_above_a_restored_copy() {
 }
 
 async fn notices_that_are_lost_are_made_up_for() {
-    let address = room().await;
+    let address = test_database().await;
     // By this name the server knows the connections of the one that waits from those of other tests.
     let name = format!("cut_{:x}", Token::random().expose());
     let named = format!("{address}&application_name={name}");

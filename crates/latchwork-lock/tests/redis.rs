@@ -63,7 +63,8 @@ fn main() {
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
             a_server_that_may_evict_is_warned_of, certificates_are_checked,
-            the_callers_own_client_and_connection_will_do;
+            the_callers_own_client_and_connection_will_do,
+            a_blocked_runtime_of_the_callers_connection_keeps_its_lease;
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

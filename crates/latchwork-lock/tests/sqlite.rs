@@ -62,7 +62,7 @@ fn child_process() {
         }
         let answer = blocking::Locks::connect(&part.address)
             .and_then(|locks| locks.lock(&part.key).acquire().map(|guard| drop(guard.release())));
-        support::child::say(&match answer {
+        support::child::print_line(&match answer {
             Ok(()) => "opened ok".to_owned(),
             Err(error) => format!("opened {} {error}", error.code()),
         });
@@ -316,7 +316,7 @@ fn another_time_namespace_is_refused() {
     let (_dir, file) = temp();
     let here = locks(&file);
     let part = |name: &str| Part::new(name, &address(&file), "k", secs(60));
-    let open = || part("open").start_as(elsewhere()).hear("opened");
+    let open = || part("open").start_as(elsewhere()).expect_line("opened");
 
     // Held here, wanted there.
     let guard = here.lock("k").ttl(secs(60)).acquire().expect("free");
@@ -327,7 +327,7 @@ fn another_time_namespace_is_refused() {
 
     // Held there, wanted here.
     let mut child = part("hold").start_as(elsewhere());
-    child.hear("held");
+    child.expect_line("held");
     for error in [
         here.lock("k").acquire().expect_err("held"),
         here.lock("k").wait(secs(5)).acquire().expect_err("held"),

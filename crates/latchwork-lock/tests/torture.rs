@@ -1,91 +1,95 @@
 //! Kills, stops, breaks and dropped futures over the providers of this crate, for some seconds
 //! each; see `latchwork_contract::torture` for how to run it longer.
-#![cfg(target_os = "linux")]
+#![cfg_attr(not(target_os = "linux"), allow(unused, reason = "it needs Linux"))]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test says what went wrong by panicking")]
-#![allow(clippy::print_stdout, reason = "the seed, and what was done, are for whoever looks")]
+#![allow(
+    clippy::print_stdout,
+    reason = "the seed and what was done are for the reader of a failure"
+)]
 
-use latchwork_contract::torture::{self, Torture};
-use latchwork_lock::{InMemoryLockProvider, Locks};
+#[cfg(not(target_os = "linux"))]
+fn main() {}
 
-/// Not a test of its own: what the worker processes run.
-#[test]
-fn worker() {
-    torture::worker();
+#[cfg(target_os = "linux")]
+fn main() {
+    // Ends this process if it was started as one of the workers.
+    latchwork_contract::torture::worker();
+    libtest_mimic::run(&libtest_mimic::Arguments::from_args(), linux::trials()).exit()
 }
 
-/// No other process sees these locks, so there are tasks only.
-#[test]
-fn memory() {
-    let torture = Torture::at("memory:");
-    println!("{torture}");
-    let locks = Locks::new(InMemoryLockProvider::new());
-    println!("{:?}", torture::run_here(&locks, torture));
-}
+#[cfg(target_os = "linux")]
+mod linux {
+    use latchwork_contract::torture::{self, Torture};
+    use latchwork_lock::{InMemoryLockProvider, Locks};
+    use libtest_mimic::{Failed, Trial};
 
-#[cfg(feature = "file")]
-#[test]
-fn file() {
-    // Where syncing costs nothing, edits are many more, and the disk's other users do not matter.
-    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    let directory = directory.expect("a temporary directory");
-    processes(&format!("file://{}", directory.path().display()));
-}
-
-#[cfg(feature = "sqlite")]
-#[test]
-fn sqlite() {
-    let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    let directory = directory.expect("a temporary directory");
-    processes(&format!("sqlite://{}/locks.db", directory.path().display()));
-}
-
-#[cfg(feature = "postgres")]
-#[test]
-fn postgres() {
-    server("LATCHWORK_TEST_POSTGRES", "postgres", |_| {});
-}
-
-#[cfg(feature = "redis")]
-#[test]
-fn redis() {
-    server("LATCHWORK_TEST_REDIS", "redis", |_| {});
-}
-
-/// A missing server is named on a laptop, and a failure in CI.
-#[cfg(any(feature = "postgres", feature = "redis", feature = "mysql", feature = "etcd"))]
-fn server(variable: &str, service: &str, adjust: impl FnOnce(&mut Torture)) {
-    match std::env::var(variable) {
-        Ok(url) => {
-            let mut torture = Torture::at(&url);
-            adjust(&mut torture);
-            tortured(torture);
-        }
-        Err(_) if std::env::var_os("CI").is_none() => {
-            println!("skipped: no server; `scripts/services up {service}` starts one");
-        }
-        Err(_) => panic!("no server: {variable} is not set"),
+    pub(crate) fn trials() -> Vec<Trial> {
+        vec![
+            Trial::test("memory", || {
+                memory();
+                Ok(())
+            }),
+            #[cfg(feature = "file")]
+            Trial::test("file", || {
+                in_directory(|path| format!("file://{path}"));
+                Ok(())
+            }),
+            #[cfg(feature = "sqlite")]
+            Trial::test("sqlite", || {
+                in_directory(|path| format!("sqlite://{path}/locks.db"));
+                Ok(())
+            }),
+            #[cfg(feature = "postgres")]
+            server("postgres", "LATCHWORK_TEST_POSTGRES", "postgres", 1),
+            #[cfg(feature = "redis")]
+            server("redis", "LATCHWORK_TEST_REDIS", "redis", 1),
+            #[cfg(feature = "mysql")]
+            server("mysql", "LATCHWORK_TEST_MARIADB", "mariadb", 1),
+            // Its leases count in seconds, so a key stays long with a killed process.
+            #[cfg(feature = "etcd")]
+            server("etcd", "LATCHWORK_TEST_ETCD", "etcd", 2),
+        ]
     }
-}
 
-/// Its leases count in seconds, so a key stays long with the killed.
-#[cfg(feature = "etcd")]
-#[test]
-fn etcd() {
-    server("LATCHWORK_TEST_ETCD", "etcd", |torture| torture.keys *= 2);
-}
+    /// No other process sees these locks, so there are tasks only.
+    fn memory() {
+        let torture = Torture::at("memory:");
+        println!("{torture}");
+        let locks = Locks::new(InMemoryLockProvider::new());
+        println!("{:?}", torture::run_here(&locks, torture));
+    }
 
-#[cfg(feature = "mysql")]
-#[test]
-fn mysql() {
-    server("LATCHWORK_TEST_MARIADB", "mariadb", |_| {});
-}
+    /// Where syncing costs nothing there are many more edits, and other users of the disk do not
+    /// matter.
+    #[cfg(any(feature = "file", feature = "sqlite"))]
+    fn in_directory(address: impl FnOnce(&str) -> String) {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let directory = directory.expect("a temporary directory");
+        run(Torture::at(&address(&directory.path().display().to_string())));
+    }
 
-#[cfg(any(feature = "file", feature = "sqlite"))]
-fn processes(url: &str) {
-    tortured(Torture::at(url));
-}
+    /// A missing server is named as skipped on a laptop, and is a failure in CI.
+    #[cfg(any(feature = "postgres", feature = "redis", feature = "mysql", feature = "etcd"))]
+    fn server(name: &str, variable: &'static str, service: &'static str, keys: u32) -> Trial {
+        let address = std::env::var(variable).ok();
+        let is_skipped = address.is_none() && std::env::var_os("CI").is_none();
+        let trial = Trial::test(name, move || match address {
+            Some(address) => {
+                let mut torture = Torture::at(&address);
+                torture.keys *= keys;
+                run(torture);
+                Ok(())
+            }
+            None => {
+                let advice = format!("no server; `scripts/services up {service}` starts one");
+                Err(Failed::from(advice))
+            }
+        });
+        trial.with_ignored_flag(is_skipped)
+    }
 
-fn tortured(torture: Torture) {
-    println!("{torture}");
-    println!("{:?}", torture::run(torture));
+    fn run(torture: Torture) {
+        println!("{torture}");
+        println!("{:?}", torture::run(torture));
+    }
 }

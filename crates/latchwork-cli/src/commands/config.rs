@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::json;
 
 use crate::exit::Failure;
@@ -50,24 +51,29 @@ impl Show {
         let config = ServerConfig::load(&self.flags, &self.listen)?;
         let rows = rows(&config)?;
         if self.json {
-            let object = |(key, value, source): &(&str, Option<String>, String)| json!({"key": key, "value": value, "source": source});
-            let settings: Vec<_> = rows.iter().map(object).collect();
             let file = config.file.as_ref().map(|file| file.display().to_string());
-            out(&format!("{}\n", json!({"file": file, "settings": settings})));
+            out(&format!("{}\n", json!({"file": file, "settings": rows})));
             return Ok(());
         }
         let mut table = plain_table();
         table.set_header(["SETTING", "VALUE", "FROM"]);
-        for (key, value, source) in rows {
-            table.add_row([key, value.as_deref().unwrap_or("-"), &source]);
+        for Row { key, value, source } in &rows {
+            table.add_row([key, value.as_deref().unwrap_or("-"), source]);
         }
         out(&trimmed(table));
         Ok(())
     }
 }
 
-/// Every setting with its value, as it may be shown, and where it is from.
-fn rows(config: &ServerConfig) -> Result<Vec<(&'static str, Option<String>, String)>, Failure> {
+/// A setting with its value, as it may be shown, and where it is from.
+#[derive(Serialize)]
+struct Row {
+    key: &'static str,
+    value: Option<String>,
+    source: String,
+}
+
+fn rows(config: &ServerConfig) -> Result<Vec<Row>, Failure> {
     let mut rows = Vec::new();
     for setting in &SETTINGS {
         let (value, source) = match (config.get(setting.key), setting.key) {
@@ -80,7 +86,7 @@ fn rows(config: &ServerConfig) -> Result<Vec<(&'static str, Option<String>, Stri
             }
             (None, _) => (None, "-".to_owned()),
         };
-        rows.push((setting.key, value, source));
+        rows.push(Row { key: setting.key, value, source });
     }
     Ok(rows)
 }

@@ -109,7 +109,7 @@ dies, and its children go on without the lock.",
 /// How the run ended, if it did not fail.
 enum Run {
     Exit(u8),
-    /// We end by this signal, as whoever started us expects.
+    /// We end by this signal, as our parent process expects.
     DieOf(Signal),
 }
 

@@ -46,7 +46,7 @@ impl Keeper {
         };
         mask.thread_set_mask()?;
         let Some(pid) = Pid::from_raw(pid?.as_raw()) else { unreachable!("a child has a number") };
-        // The keeper does the same: whoever comes first. No command may join before.
+        // The keeper does the same; either of them may be first. No command may join before.
         setpgid(Some(pid), Some(pid))?;
         Ok(Keeper { pid, line, reaped: false })
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::support::{Place, Running, assert_code, latchwork, server, unique_key};
+use crate::support::{LockDirectory, Running, assert_code, latchwork, server, unique_key};
 
 /// How many runs compete in a round.
 const RUNS: usize = 12;
@@ -11,7 +11,7 @@ const ROUNDS: usize = 15;
 /// Reads the count, adds one, and writes it back: two at a time lose one.
 const COUNT: &str = r#"read n < "$D/count"; echo $((n + 1)) > "$D/count""#;
 
-fn all_get_their_turn(place: &Place, at: &str) {
+fn all_get_their_turn(place: &LockDirectory, at: &str) {
     let key = unique_key("contention");
     fs::write(place.path("count"), "0\n").expect("written");
     for round in 1..=ROUNDS {
@@ -31,19 +31,19 @@ fn all_get_their_turn(place: &Place, at: &str) {
 
 fn all_get_their_turn_on(variable: &str) {
     if let Some(at) = server(variable) {
-        all_get_their_turn(&Place::new(), &at);
+        all_get_their_turn(&LockDirectory::new(), &at);
     }
 }
 
 #[test]
 fn all_get_their_turn_on_files() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     all_get_their_turn(&place, &place.at());
 }
 
 #[test]
 fn all_get_their_turn_on_sqlite() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let at = format!("sqlite://{}", place.path("locks.db").display());
     all_get_their_turn(&place, &at);
 }

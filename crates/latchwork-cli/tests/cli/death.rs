@@ -2,7 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, assert_code, eventually, runs, said, state, text};
+use crate::support::{LockDirectory, Running, assert_code, eventually, runs, said, state, text};
 
 /// A script with a grandchild, which would live on by itself.
 const WITH_GRANDCHILD: &str = "sleep 1000 & echo $$ $! > $D/pids; wait";
@@ -17,7 +17,7 @@ const NOBODY_RUNS: &str = r#"
 #[test]
 fn a_killed_supervisor_takes_the_group_with_it_and_the_lock_follows() {
     for _ in 0..5 {
-        let place = Place::new();
+        let place = LockDirectory::new();
         // A ttl longer than any patience: only death can free the lock.
         let options = ["--ttl", "1h", "--wait-forever"];
         let holder = Running::start(&mut place.lock("k", &options, WITH_GRANDCHILD));
@@ -34,7 +34,7 @@ fn a_killed_supervisor_takes_the_group_with_it_and_the_lock_follows() {
 fn the_lock_is_not_free_before_the_keeper_has_done_its_work() {
     // Orphans come to us: the kernel would continue a stopped group that has no parent left.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("allowed");
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], WITH_GRANDCHILD));
     let pids = place.line("pids");
     let (child, grandchild) = pids.split_once(' ').expect("two of them");
@@ -54,7 +54,7 @@ fn the_lock_is_not_free_before_the_keeper_has_done_its_work() {
 /// What the command has started then lives on: the README says so.
 #[test]
 fn the_command_itself_dies_when_supervisor_and_keeper_are_killed_together() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], WITH_GRANDCHILD));
     let pids = place.line("pids");
     let (child, grandchild) = pids.split_once(' ').expect("two of them");
@@ -69,7 +69,7 @@ fn the_command_itself_dies_when_supervisor_and_keeper_are_killed_together() {
 
 #[test]
 fn a_group_that_ignores_everything_dies_too() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = r#"trap "" INT TERM HUP QUIT
         sh -c 'while :; do sleep 0.01; done' & echo $$ $! > $D/pids; wait"#;
     let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], script));
@@ -81,7 +81,7 @@ fn a_group_that_ignores_everything_dies_too() {
 
 #[test]
 fn a_command_whose_keeper_died_is_stopped() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = "echo $$ > $D/pid; exec sleep 1000";
     let holder = Running::start(&mut place.lock("k", &["--ttl", "1h"], script));
     kill_process(group_of(&place.line("pid")), Signal::KILL).expect("the keeper leads the group");
@@ -93,7 +93,7 @@ fn a_command_whose_keeper_died_is_stopped() {
 
 #[test]
 fn a_supervisor_that_was_stopped_past_its_ttl_kills_the_command_first() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = "echo $LATCHWORK_FENCE > $D/fence; sleep 1000 & echo $$ $! > $D/pids; wait";
     let holder = Running::start(&mut place.lock("k", &["--ttl", "3s"], script));
     let pids = place.line("pids");

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Place, Running, assert_code, eventually, latchwork, said, server, text, unique_key,
+    LockDirectory, Running, assert_code, eventually, latchwork, said, server, text, unique_key,
 };
 
 /// Holds until the test says go.
@@ -16,7 +16,7 @@ const UNTIL_GO: &str = "echo $$ > $D/in; while [ ! -e $D/go ]; do sleep 0.01; do
 
 #[test]
 fn runs_exclude_each_other() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let alone = "mkdir $D/room || exit 9; sleep 0.02; rmdir $D/room";
     let options = ["--wait", "30s"];
     let runs: Vec<_> =
@@ -30,7 +30,7 @@ fn runs_exclude_each_other() {
 #[test]
 fn runs_exclude_each_other_by_redis() {
     let Some(server) = server("LATCHWORK_TEST_REDIS") else { return };
-    let place = Place::new();
+    let place = LockDirectory::new();
     let key = unique_key("exclusion");
     let at = |options: &[&str], script: &str| {
         let mut command = latchwork();
@@ -58,7 +58,7 @@ fn runs_exclude_each_other_by_redis() {
 
 #[test]
 fn a_taken_key_names_its_holder_and_what_to_do() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("job", &["--note", "the first"], UNTIL_GO));
     place.line("in");
     let refused = place.lock("job", &["--no-wait"], "exit 9").output().expect("it runs");
@@ -74,7 +74,7 @@ fn a_taken_key_names_its_holder_and_what_to_do() {
 #[test]
 fn what_a_taken_key_proposes_can_be_pasted_into_a_shell() {
     for key in ["job", "-x", "it's a \"job\" of $HOME", "-a b", "Schlüssel/1"] {
-        let place = Place::new();
+        let place = LockDirectory::new();
         let odd = place.path("it's a place");
         let run = |options: &[&str], script: &str| {
             let mut command = latchwork();
@@ -101,7 +101,7 @@ fn what_a_taken_key_proposes_can_be_pasted_into_a_shell() {
 
 #[test]
 fn a_taken_key_as_json_and_in_silence() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("job", &["--owner", "ana"], UNTIL_GO));
     place.line("in");
     let refused = place.lock("job", &["--no-wait", "--json"], "exit 9").output().expect("it runs");
@@ -122,7 +122,7 @@ fn a_taken_key_as_json_and_in_silence() {
 #[test]
 fn waiting_ends_with_the_holder() {
     for option in [&["--wait", "30s"][..], &["--wait-forever"]] {
-        let place = Place::new();
+        let place = LockDirectory::new();
         let holder = Running::start(&mut place.lock("k", &[], UNTIL_GO));
         place.line("in");
         let waiter = Running::start(&mut place.lock("k", option, "echo in"));
@@ -137,7 +137,7 @@ fn waiting_ends_with_the_holder() {
 
 #[test]
 fn waiting_has_an_end() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &[], UNTIL_GO));
     place.line("in");
     let started = Instant::now();
@@ -151,7 +151,7 @@ fn waiting_has_an_end() {
 
 #[test]
 fn shared_runs_are_in_together() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--shared"], UNTIL_GO));
     place.line("in");
     let other = place.lock("k", &["--shared", "--no-wait"], "true").output().expect("it runs");
@@ -164,7 +164,7 @@ fn shared_runs_are_in_together() {
 
 #[test]
 fn the_same_owner_takes_over_and_the_first_is_stopped() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let options = ["--owner", "ana", "--ttl", "4s"];
     let first = Running::start(&mut place.lock("k", &options, UNTIL_GO));
     place.line("in");
@@ -177,7 +177,7 @@ fn the_same_owner_takes_over_and_the_first_is_stopped() {
 
 #[test]
 fn who_is_interrupted_while_waiting_leaves_the_queue() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &[], UNTIL_GO));
     place.line("in");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {

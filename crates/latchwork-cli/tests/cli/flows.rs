@@ -155,7 +155,7 @@ fn what_is_wrong_with_an_address_or_an_id_is_said() {
     for (at, code, part) in [
         ("sqlite:///no/such/file.db", 69, "does not exist"),
         ("redis://me:hunter2@nowhere", 64, "postgres://"),
-        ("postgres://me:hunter2@127.0.0.1:1/db", 69, "nobody listens"),
+        ("postgres://me:hunter2@127.0.0.1:1/db", 69, "no server listens"),
     ] {
         let out = latchwork().args(["flows", "ls", "--at", at]).output().expect("it runs");
         assert_code(&out, code);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, assert_code, eventually, state};
+use crate::support::{LockDirectory, Running, assert_code, eventually, state};
 
 /// A script and its child, both of which hear a signal.
 const BOTH_HEAR: &str = r#"
@@ -21,7 +21,7 @@ fn signals_reach_the_command_and_its_children() {
         (Signal::QUIT, "QUIT"),
         (Signal::USR1, "USR1"),
     ] {
-        let place = Place::new();
+        let place = LockDirectory::new();
         let run = Running::start(place.lock("k", &[], BOTH_HEAR).env("S", name));
         place.line("in");
         run.send(signal);
@@ -33,7 +33,7 @@ fn signals_reach_the_command_and_its_children() {
 
 #[test]
 fn a_second_signal_is_forwarded_too() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = r#"
         trap 'trap "exit 5" TERM; echo once > $D/once' TERM
         echo in > $D/in
@@ -48,7 +48,7 @@ fn a_second_signal_is_forwarded_too() {
 
 #[test]
 fn a_command_that_dies_of_the_signal_gives_its_code() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let run = Running::start(&mut place.lock("k", &[], "echo in > $D/in; exec sleep 60"));
     place.line("in");
     run.send(Signal::TERM);
@@ -57,7 +57,7 @@ fn a_command_that_dies_of_the_signal_gives_its_code() {
 
 #[test]
 fn a_command_that_was_stopped_hears_it_too() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let run = Running::start(&mut place.lock("k", &[], "echo $$ > $D/pid; exec sleep 60"));
     let pid = place.line("pid");
     let child = Pid::from_raw(pid.parse().expect("a number")).expect("a process");
@@ -69,7 +69,7 @@ fn a_command_that_was_stopped_hears_it_too() {
 
 #[test]
 fn what_the_caller_ignores_stays_ignored() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     // As `nohup` does it.
     let mut nohup = Command::new("sh");
     nohup.args(["-c", r#"trap "" HUP; exec "$0" "$@""#, env!("CARGO_BIN_EXE_latchwork")]);
@@ -84,7 +84,7 @@ fn what_the_caller_ignores_stays_ignored() {
 
 #[test]
 fn the_lock_is_kept_until_the_parts_of_a_pipeline_have_ended() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     // The shell dies at once; the part that it started takes its time to clean up.
     let script = r#"sh -c '
         trap "sleep 0.3; echo clean > $D/clean; exit" TERM

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use latchwork_contract::proxy::Proxy;
 
 use crate::support::{
-    Place, Running, assert_code, eventually, latchwork, server, text, unique_key,
+    LockDirectory, Running, assert_code, eventually, latchwork, server, text, unique_key,
 };
 
 /// Starts a run while nobody listens, and the server once the run has failed to connect.
@@ -20,7 +20,7 @@ fn is_waited_for(variable: &str) {
         proxy.refuse().await;
         (address.replace(&host.to_string(), &proxy.address().to_string()), proxy)
     });
-    let place = Place::new();
+    let place = LockDirectory::new();
     let key = unique_key("late");
     let mut command = latchwork();
     command.args(["lock", &key, "--at", &at, "--wait", "30s", "--", "sh", "-c", "exit 7"]);
@@ -120,7 +120,7 @@ fn without_time_to_wait_there_is_one_try() {
         .output()
         .expect("it runs");
     assert_code(&out, 69);
-    assert!(text(&out).contains("nobody listens"), "{}", text(&out));
+    assert!(text(&out).contains("no server listens"), "{}", text(&out));
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use crate::support::{Place, Running, assert_code, eventually, said, text};
+use crate::support::{LockDirectory, Running, assert_code, eventually, said, text};
 
 const UNTIL_GO: &str = "echo in > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
 
 #[test]
 fn a_free_place_says_so_and_one_that_is_not_there_too() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let out = place.locks(&["ls"]);
     assert_code(&out, 69);
     assert!(text(&out).contains("does not exist"), "{}", text(&out));
@@ -66,7 +66,7 @@ fn another_users_locks_are_told_from_no_locks() {
         );
         return;
     }
-    let place = Place::new();
+    let place = LockDirectory::new();
     place.lock("k", &[], "true").output().expect("it runs");
     let root = place.path("");
     std::fs::set_permissions(&root, PermissionsExt::from_mode(0o755)).expect("set");
@@ -95,7 +95,7 @@ fn another_users_locks_are_told_from_no_locks() {
 /// As a damaged record says itself.
 #[test]
 fn a_damaged_record_can_be_broken() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     place.lock("k", &[], "true").output().expect("it runs");
     let record = place.path("locks/keys/lock%2Fk.json");
     std::fs::write(&record, "{").expect("written");
@@ -111,7 +111,7 @@ fn a_damaged_record_can_be_broken() {
 
 #[test]
 fn holders_and_waiters_are_listed() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let one = Running::start(&mut place.lock("order:1", &["--note", "nightly"], UNTIL_GO));
     let two = Running::start(&mut place.lock("other", &["--shared", "--owner", "ana"], UNTIL_GO));
     eventually("both", || place.is_held("order:1") && place.is_held("other"));
@@ -141,7 +141,7 @@ fn holders_and_waiters_are_listed() {
 
 #[test]
 fn breaking_must_be_confirmed_and_can_be_tried_dry() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], UNTIL_GO));
     place.line("in");
     let out = place.locks(&["break", "k"]);
@@ -166,7 +166,7 @@ fn breaking_must_be_confirmed_and_can_be_tried_dry() {
 
 #[test]
 fn no_secret_is_shown() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &[], UNTIL_GO));
     place.line("in");
     let mut all = String::new();

@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::support::{Place, Running, assert_code, runs, text};
+use crate::support::{LockDirectory, Running, assert_code, runs, text};
 
 /// A script with a grandchild.
 const LONG: &str = "sleep 1000 & echo $$ $! > $D/pids; wait";
 
 #[test]
 fn renewal_keeps_the_lock_past_the_ttl() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "3s"], "echo > $D/in; sleep 5"));
     place.line("in");
     let other = place.lock("k", &["--wait", "4s"], "exit 9").output().expect("it runs");
@@ -24,7 +24,7 @@ fn renewal_keeps_the_lock_past_the_ttl() {
 
 #[test]
 fn a_broken_lease_stops_the_command() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "3s", "--json"], LONG));
     let pids = place.line("pids");
     assert_code(&place.locks(&["break", "k", "--yes"]), 0);
@@ -40,7 +40,7 @@ fn a_broken_lease_stops_the_command() {
 /// the ttl ended has less than the ttl between the first and the last.
 const STAMPS: &str = "while :; do date +%s%N >> $D/stamps; sleep 0.02; done";
 
-fn stamped(place: &Place) -> Duration {
+fn stamped(place: &LockDirectory) -> Duration {
     let text = fs::read_to_string(place.path("stamps")).expect("stamps");
     let mut stamps = text.lines().map(|line| line.parse::<u64>().expect("a number"));
     let first = stamps.next().expect("the first");
@@ -49,7 +49,7 @@ fn stamped(place: &Place) -> Duration {
 
 #[test]
 fn without_renewal_the_command_is_told_before_the_ttl_ends() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = format!("trap 'echo told > $D/told; exit 0' TERM; {STAMPS}");
     let options = ["--ttl", "4s", "--no-renew"];
     let out = Running::start(&mut place.lock("k", &options, &script)).output();
@@ -61,7 +61,7 @@ fn without_renewal_the_command_is_told_before_the_ttl_ends() {
 
 #[test]
 fn a_command_that_does_not_listen_is_killed_before_the_ttl_ends() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     // It is the grandchild that works on.
     let script = format!("trap '' TERM; sh -c '{STAMPS}' & echo $$ $! > $D/pids; wait");
     let options = ["--ttl", "4s", "--no-renew"];
@@ -74,7 +74,7 @@ fn a_command_that_does_not_listen_is_killed_before_the_ttl_ends() {
 
 #[test]
 fn a_reader_that_does_not_read_holds_up_nothing() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let (_reader, writer) = rustix::pipe::pipe().expect("a pipe");
     rustix::io::ioctl_fionbio(&writer, true).expect("set");
     for chunk in [4096, 1] {
@@ -90,14 +90,14 @@ fn a_reader_that_does_not_read_holds_up_nothing() {
 
 #[test]
 fn a_command_that_is_done_in_time_needs_no_renewal() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let out = place.lock("k", &["--ttl", "10s", "--no-renew"], "exit 3").output();
     assert_code(&out.expect("it runs"), 3);
 }
 
 #[test]
 fn the_longest_hold_is_a_bound() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let options = ["--ttl", "2s", "--max-hold", "1s"];
     let started = Instant::now();
     let out = Running::start(&mut place.lock("k", &options, "exec sleep 1000")).output();
@@ -109,7 +109,7 @@ fn the_longest_hold_is_a_bound() {
 
 #[test]
 fn a_lease_that_cannot_be_renewed_stops_the_command() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("k", &["--ttl", "3s"], LONG));
     let pids = place.line("pids");
     fs::remove_dir_all(place.path("locks")).expect("removed");
@@ -119,7 +119,7 @@ fn a_lease_that_cannot_be_renewed_stops_the_command() {
 
 #[test]
 fn a_place_that_does_not_answer_stops_the_command_in_time() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script =
         "trap 'echo told > $D/told; exit 0' TERM; echo > $D/in; while :; do sleep 0.01; done";
     let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], script));

@@ -5,11 +5,11 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, Running, assert_code, latchwork, said, text};
+use crate::support::{LockDirectory, Running, assert_code, latchwork, said, text};
 
 #[test]
 fn the_exit_code_passes() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     for (script, code) in [("true", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137)] {
         let out = place.lock("k", &[], script).output().expect("it runs");
         assert_code(&out, code);
@@ -20,7 +20,7 @@ fn the_exit_code_passes() {
 
 #[test]
 fn a_command_that_cannot_start_has_the_codes_of_a_shell() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     for (program, code, word) in [
         ("no-such-command-here", 127, "not found"),
         ("/no/such/command", 127, "not found"),
@@ -37,7 +37,7 @@ fn a_command_that_cannot_start_has_the_codes_of_a_shell() {
 
 #[test]
 fn the_command_sees_key_and_fence_and_the_rest() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = "echo $LATCHWORK_KEY; echo $MINE; echo $LATCHWORK_FENCE";
     let mut last = 0;
     for _ in 0..3 {
@@ -52,7 +52,7 @@ fn the_command_sees_key_and_fence_and_the_rest() {
 
 #[test]
 fn input_and_output_pass_unchanged() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let bytes: Vec<u8> = (0..200_000_u32).map(|n| (n * 7 + n / 256) as u8).collect();
     let mut command = place.lock("k", &[], "cat; echo error >&2");
     let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
@@ -67,7 +67,7 @@ fn input_and_output_pass_unchanged() {
 
 #[test]
 fn arguments_pass_unchanged() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let args = ["a b", "", "--ttl", "--", "$HOME", "'\"", "ünïcode"];
     let out = latchwork()
         .args(["lock", "k", "--at", &place.at(), "--", "printf", "[%s]"])
@@ -80,7 +80,7 @@ fn arguments_pass_unchanged() {
 
 #[test]
 fn the_command_starts_with_the_signals_of_our_caller() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     // The last eight digits: the C library has signals of its own behind them.
     let script = "exec sed -nE 's/^(Sig(Blk|Ign)).*(.{8})$/\\1 \\3/p' /proc/self/status";
     let bare = Command::new("sh").args(["-c", script]).output().expect("it runs");
@@ -91,7 +91,7 @@ fn the_command_starts_with_the_signals_of_our_caller() {
 
 #[test]
 fn what_is_left_behind_is_spoken_of() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     // Its output goes elsewhere, so that the pipes of the test end.
     let script = "sleep 60 >/dev/null 2>&1 & echo $! > $D/left";
     let out = Running::start(&mut place.lock("k", &[], script)).output();

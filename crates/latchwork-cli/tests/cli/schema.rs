@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::serve::Server;
-use crate::support::Place;
+use crate::support::LockDirectory;
 
 /// What `scripts/schemathesis` ends with where schemathesis cannot be installed.
 const NOT_INSTALLED: i32 = 75;
 
 #[test]
 fn every_answer_is_as_described() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let server = Server::start(&place);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/schemathesis");
     let output = Command::new(script).arg(server.address()).output().expect("it runs");

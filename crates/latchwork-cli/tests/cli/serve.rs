@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Place, latchwork};
+use crate::support::{LockDirectory, latchwork};
 
 pub(crate) struct Server {
     child: Child,
@@ -13,7 +13,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(place: &Place) -> Self {
+    pub(crate) fn start(place: &LockDirectory) -> Self {
         let mut command = latchwork();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(place.path("data"));
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -51,7 +51,7 @@ impl Drop for Server {
 
 #[test]
 fn the_commands_of_the_greeting_work_as_printed() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let server = Server::start(&place);
     let data = place.path("data").join("latchwork.db");
     let named = format!("its data is in {}", data.display());
@@ -81,7 +81,7 @@ fn the_commands_of_the_greeting_work_as_printed() {
 
 #[test]
 fn it_refuses_an_address_that_others_can_reach() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let mut command = latchwork();
     command.args(["serve", "--listen", "0.0.0.0:0", "--data"]).arg(place.path("data"));
     let output = command.output().expect("it ends");
@@ -91,7 +91,7 @@ fn it_refuses_an_address_that_others_can_reach() {
 }
 
 /// What a command of ours prints, and its exit code.
-fn run(words: &[&str], place: &Place) -> (String, String, Option<i32>) {
+fn run(words: &[&str], place: &LockDirectory) -> (String, String, Option<i32>) {
     let mut command = latchwork();
     command.args(words).arg("--data").arg(place.path("data"));
     let output = command.output().expect("it ends");
@@ -101,7 +101,7 @@ fn run(words: &[&str], place: &Place) -> (String, String, Option<i32>) {
 
 #[test]
 fn tokens_are_made_on_the_database_and_used() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let (_, said, code) = run(&["tokens", "ls"], &place);
     assert_eq!(code, Some(69), "no database is made by a look: {said}");
     let (token, said, code) = run(&["tokens", "create", "me", "--role", "agent"], &place);
@@ -146,7 +146,7 @@ fn tokens_are_made_on_the_database_and_used() {
 
 #[test]
 fn the_configuration_is_shown_with_where_it_is_from() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let file = place.path("my.toml");
     let text = "listen = \"127.0.0.1:9\"\ndatabase = \"postgres://me:hush@host/db\"\n";
     std::fs::write(&file, text).expect("written");

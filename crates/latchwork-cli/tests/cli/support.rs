@@ -36,11 +36,11 @@ pub(crate) fn unique_key(name: &str) -> String {
 }
 
 /// A lock directory and room for files beside it.
-pub(crate) struct Place(TempDir);
+pub(crate) struct LockDirectory(TempDir);
 
-impl Place {
+impl LockDirectory {
     pub(crate) fn new() -> Self {
-        Place(tempfile::tempdir().expect("a temporary directory"))
+        LockDirectory(tempfile::tempdir().expect("a temporary directory"))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

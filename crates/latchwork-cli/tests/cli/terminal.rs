@@ -3,11 +3,11 @@
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{Place, Running, assert_code, said};
+use crate::support::{LockDirectory, Running, assert_code, said};
 
 /// `latchwork lock k -- sh script after` on a terminal of its own, with `keys` typed once the script has
 /// written `$D/in`.
-fn typed(place: &Place, script: &str, after: &str, keys: &[u8]) -> Output {
+fn typed(place: &LockDirectory, script: &str, after: &str, keys: &[u8]) -> Output {
     std::fs::write(place.path("script"), script).expect("written");
     let line = format!(
         "{} lock k --at {} -- sh {} {after}",
@@ -30,7 +30,7 @@ fn typed(place: &Place, script: &str, after: &str, keys: &[u8]) -> Output {
 
 #[test]
 fn the_command_can_read_the_terminal() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let out = typed(&place, "echo in > $D/in; read word; echo got-$word", "", b"hello\n");
     assert_code(&out, 0);
     assert!(said(&out).contains("got-hello"), "{}", said(&out));
@@ -38,7 +38,7 @@ fn the_command_can_read_the_terminal() {
 
 #[test]
 fn a_command_whose_output_goes_elsewhere_can_read_the_terminal() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = "echo in > $D/in; read word; echo got-$word > $D/got";
     // Not lent at first, since the output is no terminal: it is when the command asks.
     assert_code(&typed(&place, script, "> /dev/null", b"hello\n"), 0);
@@ -47,7 +47,7 @@ fn a_command_whose_output_goes_elsewhere_can_read_the_terminal() {
 
 #[test]
 fn the_interrupt_key_ends_the_command() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let out = typed(&place, "echo in > $D/in; exec sleep 1000", "", b"\x03");
     assert_code(&out, 130);
     assert!(!place.is_held("k"));
@@ -55,7 +55,7 @@ fn the_interrupt_key_ends_the_command() {
 
 #[test]
 fn the_interrupt_key_ends_a_loop_around_it() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let after = "; echo went-on";
     let out = typed(&place, "echo in > $D/in; exec sleep 1000", after, b"\x03");
     assert_code(&out, 130);
@@ -64,7 +64,7 @@ fn the_interrupt_key_ends_a_loop_around_it() {
 
 #[test]
 fn the_suspend_key_does_not_suspend() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let script = "trap 'echo on > $D/on' CONT
         echo in > $D/in; while [ ! -e $D/on ]; do sleep 0.05; done";
     let out = typed(&place, script, "", b"\x1a");

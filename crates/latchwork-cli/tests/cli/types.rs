@@ -9,7 +9,7 @@ use latchwork::work::{Actor, Approval, Preview, WorkManager};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::support::{Place, latchwork};
+use crate::support::{LockDirectory, latchwork};
 
 /// The sample declarations, as they stand.
 fn samples() -> PathBuf {
@@ -17,7 +17,7 @@ fn samples() -> PathBuf {
 }
 
 /// A copy of them, since their command writes beside them.
-fn copied(place: &Place) -> PathBuf {
+fn copied(place: &LockDirectory) -> PathBuf {
     let to = place.path("types");
     std::fs::create_dir(&to).expect("made");
     for entry in std::fs::read_dir(samples()).expect("the samples") {
@@ -35,7 +35,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(place: &Place, types: &Path) -> Self {
+    fn start(place: &LockDirectory, types: &Path) -> Self {
         let mut command = latchwork();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(place.path("data"));
         command.arg("--types").arg(types).stdout(Stdio::piped());
@@ -95,7 +95,7 @@ fn finished(server: &Server, order: &str) -> Value {
 }
 
 /// Approves what bob sees, in another process than the server's: this one.
-fn approve(place: &Place, types: &Path, order: &str) -> Preview {
+fn approve(place: &LockDirectory, types: &Path, order: &str) -> Preview {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let url = format!("sqlite://{}", place.path("data").join("latchwork.db").display());
@@ -120,7 +120,7 @@ fn submit_all(server: &Server, result: impl Fn(&Value) -> Value) {
 
 #[test]
 fn the_samples_work_as_they_stand() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let types = copied(&place);
     let server = Server::start(&place, &types);
     let payload = json!({"style": "plain", "pages": [
@@ -155,7 +155,7 @@ fn the_samples_work_as_they_stand() {
 
 #[test]
 fn a_command_that_fails_is_told_by_the_order() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let types = copied(&place);
     let failing = "[publish]\ncommand = ['/bin/sh', '-c', 'echo the disk is full >&2; exit 3']\n";
     std::fs::write(types.join("appliers.toml"), failing).expect("written");
@@ -175,7 +175,7 @@ fn a_command_that_fails_is_told_by_the_order() {
 
 #[test]
 fn a_mistake_in_a_declaration_keeps_the_server_from_starting() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let types = copied(&place);
     std::fs::write(types.join("wrong.toml"), "name = 'wrong'\n\nlease_ttl = 5\n").expect("written");
     let mut command = latchwork();
@@ -194,7 +194,7 @@ fn declarations_are_checked() {
     let output = latchwork().args(["types", "check"]).arg(samples()).output().expect("it ends");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("order type pages, version 1"), "{said}");
-    let place = Place::new();
+    let place = LockDirectory::new();
     let types = copied(&place);
     std::fs::write(types.join("one.toml"), "name = 'one'\n[apply]\napplier = 'none'")
         .expect("written");

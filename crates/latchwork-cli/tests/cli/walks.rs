@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::serve::Server;
-use crate::support::{Place, latchwork};
+use crate::support::{LockDirectory, latchwork};
 
 /// Runs a walk, with a token or without, and gives what it said.
 fn walk(server: &Server, file: &str, token: Option<&str>) -> String {
@@ -21,7 +21,7 @@ fn walk(server: &Server, file: &str, token: Option<&str>) -> String {
 
 #[test]
 fn an_order_goes_all_the_way_by_curl_alone() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let server = Server::start(&place);
     let said = walk(&server, "walk.sh", None);
     assert!(said.contains("the reviewer sends it back") && said.contains("all the way"), "{said}");
@@ -32,7 +32,7 @@ fn an_order_goes_all_the_way_by_curl_alone() {
 
 #[test]
 fn an_order_goes_all_the_way_by_python_alone() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let server = Server::start(&place);
     let said = walk(&server, "walk.py", None);
     assert!(said.contains("done again") && said.contains("receipt"), "{said}");
@@ -41,7 +41,7 @@ fn an_order_goes_all_the_way_by_python_alone() {
 
 #[test]
 fn a_walk_makes_tokens_and_revokes_them() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let mut command = latchwork();
     command.args(["tokens", "create", "walk-admin", "--role", "admin", "--data"]);
     let made = command.arg(place.path("data")).output().expect("it runs");

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use crate::support::{Place, assert_code, latchwork, said, server, text};
+use crate::support::{LockDirectory, assert_code, latchwork, said, server, text};
 
 fn run(args: &[&str]) -> Output {
     latchwork().args(args).output().expect("it runs")
@@ -46,7 +46,7 @@ fn every_shell_has_completions() {
 
 #[test]
 fn bad_usage_has_one_code_and_a_clear_word() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let at = place.at();
     let long = "k".repeat(513);
     for (args, word) in [
@@ -84,7 +84,7 @@ fn bad_usage_has_one_code_and_a_clear_word() {
 
 #[test]
 fn a_place_that_cannot_be_used_is_unavailable_and_not_taken() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     fs::write(place.path("file"), "no directory").expect("written");
     let file = place.path("file").display().to_string();
     let out = run(&["lock", "k", "--at", &file, "--", "true"]);
@@ -94,7 +94,7 @@ fn a_place_that_cannot_be_used_is_unavailable_and_not_taken() {
 
 #[test]
 fn missing_rights_are_named() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let closed = place.path("closed");
     fs::create_dir(&closed).expect("made");
     // Root may do anything, so it becomes somebody else, with a copy that anybody may run.
@@ -121,7 +121,7 @@ fn looking_at_locks_of_another_user_names_the_rights() {
         println!("skipped: only root can become another user");
         return;
     }
-    let place = Place::new();
+    let place = LockDirectory::new();
     assert_code(&place.lock("k", &[], "true").output().expect("it runs"), 0);
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o755)).expect("set");
     let program = place.path("latchwork");
@@ -141,7 +141,7 @@ fn looking_at_locks_of_another_user_names_the_rights() {
 
 #[test]
 fn an_address_in_the_environment_counts() {
-    let place = Place::new();
+    let place = LockDirectory::new();
     let out = latchwork()
         .args(["lock", "k", "--", "sh", "-c", "test -d $LATCHWORK_AT/keys"])
         .env("LATCHWORK_AT", place.at())

@@ -28,7 +28,7 @@ async fn l15_none_takes_no_lock(f: Fixture) {
     let attempt = locks.lock(&key).strategy(LockStrategy::None).attempt().await;
     assert!(matches!(attempt.expect("it answers"), Attempt::Unlocked));
     let guard = locks.lock(&key).acquire().await.expect("nothing was locked");
-    let attempt = locks.lock(&key).config(&config(LockStrategy::None)).attempt().await;
+    let attempt = locks.lock(&key).config(config(LockStrategy::None)).attempt().await;
     assert!(matches!(attempt.expect("it answers"), Attempt::Unlocked));
     guard.release().await.expect("held");
     // The name is checked all the same.
@@ -54,7 +54,7 @@ async fn l15_fail_fast_fails_at_once(f: Fixture) {
     let key = f.key("a");
     let _guard = locks.lock(&key).acquire().await.expect("a free key");
     let asked = f.now();
-    let attempt = locks.lock(&key).config(&config(LockStrategy::FailFast)).attempt();
+    let attempt = locks.lock(&key).config(config(LockStrategy::FailFast)).attempt();
     assert_eq!(code(f.within(SLACK, "it fails", attempt).await), "lock_taken");
     assert!(f.now().since(asked) < SLACK);
 }
@@ -76,7 +76,7 @@ async fn l15_wait_waits(f: Fixture) {
     let guard = locks.lock(&key).acquire().await.expect("a free key");
     let (own, name) = (locks.clone(), key.clone());
     let waiting = tokio::spawn(async move {
-        own.lock(&name).config(&config(LockStrategy::Wait)).attempt().await.expect("its turn comes")
+        own.lock(&name).config(config(LockStrategy::Wait)).attempt().await.expect("its turn comes")
     });
     f.queued(&locks, &key, 1).await;
     guard.release().await.expect("held");

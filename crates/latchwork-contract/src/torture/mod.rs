@@ -2,20 +2,17 @@
 //!
 //! A supervisor starts worker processes, each with some tasks that ask for the same few keys in
 //! every way there is, drop guards and futures, and bring crowds of waiters; and then does to them
-//! what happens to processes: it kills, stops and breaks, as one printed seed says. Everybody writes a [`history`](crate::history); at the end
-//! they are merged, and the checker must find nothing.
+//! what happens to processes: it kills, stops and breaks, as one printed seed says. Each process writes a
+//! [`history`](crate::history); at the end they are merged, and the checker must find nothing.
 //!
-//! A worker is the test's own program once more, in its test of the name `worker`. So these are
-//! the two tests of a provider:
+//! A worker is the test's own program once more, so that program has a `main` of its own
+//! (`harness = false`):
 //!
 //! ```no_run
 //! use latchwork_contract::torture::{self, Torture};
 //!
-//! fn worker() {
-//!     torture::worker(); // does nothing unless a supervisor has started this process
-//! }
-//!
-//! fn file() {
+//! fn main() {
+//!     torture::worker(); // returns unless a supervisor has started this process
 //!     let torture = Torture::at("file:///tmp/some-directory");
 //!     println!("{torture}"); // with its seed, before anything can go wrong
 //!     println!("{:?}", torture::run(torture));

@@ -44,7 +44,7 @@ impl ProcessContext {
     pub(super) fn open(assignment: Assignment, locks: &Locks) -> io::Result<Self> {
         let prefix = format!("dropped-{:016x}/{}/", assignment.torture.seed, assignment.number);
         let drops = Drops::new(locks, &prefix).map_err(io::Error::other)?;
-        let locks = locks.with_prefix(&assignment.torture.prefix()).map_err(io::Error::other)?;
+        let locks = locks.with_prefix(assignment.torture.prefix()).map_err(io::Error::other)?;
         // Unbuffered: what was written down is in the hands of the system, which outlives us.
         let history = File::create(history(&assignment.directory, assignment.number))?;
         Ok(ProcessContext {

@@ -17,10 +17,10 @@ use crate::history::What;
 pub(super) const ASSIGNMENT: &str = "LATCHWORK_TORTURE_WORKER";
 
 /// Makes a worker of this process, which ends with it, if a supervisor has started it as one;
-/// else it does nothing. Call it in a test of the name `worker`.
+/// else it does nothing. Call it first in the `main` of the test program.
 ///
 /// # Panics
-/// When the locks answer in a way that they must not. The supervisor tells of it.
+/// When the locks answer in a way that they must not. The supervisor reports it.
 pub fn worker() {
     let Ok(assignment) = std::env::var(ASSIGNMENT) else { return };
     let assignment: Assignment =

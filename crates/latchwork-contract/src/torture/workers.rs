@@ -61,7 +61,6 @@ impl<'a> Workers<'a> {
             File::create(self.context.assignment.directory.join(errors(assignment.number)));
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         let command = command
-            .args(["--exact", "worker", "--nocapture"])
             .env(ASSIGNMENT, serde_json::to_string(&assignment).expect("plain data"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -51,7 +51,7 @@ impl<S: State> Task<S> {
         let mut worker = match self.machine.take(self.stored, self.claim) {
             Ok(worker) => worker,
             Err(error) => {
-                tracing::warn!(transition = %id, %error, "this runner cannot go on with a context");
+                tracing::warn!(transition = %id, %error, "this runner cannot continue a context");
                 let (reason, counts) = (error.to_string(), error.is_of_context());
                 // What nobody can read is left alone. What another program may know (a newer one, or
                 // one that has the action) is left to it, at once.
@@ -110,11 +110,11 @@ fn report<S: State>(worker: &StateWorker<S>, ended: Result<()>) -> Outcome {
             Outcome::On
         }
         Err(error) if is_another_s(&error) => {
-            tracing::debug!(%transition, %error, "somebody else has gone on with a transition");
+            tracing::debug!(%transition, %error, "another process has continued a transition");
             Outcome::On
         }
         Err(error) => {
-            tracing::warn!(%transition, %status, %error, "a transition could not go on yet");
+            tracing::warn!(%transition, %status, %error, "a transition could not continue yet");
             Outcome::Again
         }
     }

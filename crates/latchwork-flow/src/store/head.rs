@@ -49,7 +49,7 @@ pub struct ContextHead {
     pub run: Option<RunLease>,
     /// What came and was not yet used, oldest first.
     pub signals: Vec<ReceivedSignal>,
-    /// Why it was called off, or is to be by whoever is at it.
+    /// Why it was cancelled, or is to be by the process that runs it.
     pub cancel: Option<CancelRequest>,
     /// How often it was claimed since an action of it last completed, paused or asked to be
     /// repeated, the present claim included.
@@ -97,7 +97,7 @@ pub struct RunLease {
 /// Who wants to be at a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunClaim {
-    /// The secret, made by whoever asks, so that asking again finds what was granted.
+    /// The secret, made by the claimer, so that a repeated claim finds what was granted.
     pub token: Token,
     /// Who, for people.
     pub runner: String,
@@ -167,12 +167,12 @@ impl fmt::Debug for ContextDraft {
     }
 }
 
-/// What there is to do with a context, for whoever has claimed it.
+/// What there is to do with a context, for the process that has claimed it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Due {
     /// It was stored to be begun.
     Begin,
-    /// Whoever was at it has gone: go on at the next action.
+    /// The process that ran it has ended: continue at the next action.
     GoOn,
     /// The signal came that it waits for.
     Signal(ReceivedSignal),
@@ -184,7 +184,7 @@ pub enum Due {
     Timeout,
     /// Its lock must be renewed.
     RenewLock,
-    /// It is to be called off: whoever was to learn of it died before.
+    /// It is to be cancelled: the process that ran it ended before it learned so.
     Cancel(CancelRequest),
     /// It was called off, and its lock must be given back.
     ReleaseLock,

@@ -224,7 +224,7 @@ impl StoredContext {
         if draft.status != Status::Paused {
             head.woken_at = None;
         }
-        // Whoever must still learn that it was called off stays at it.
+        // A process that has not yet learned of the cancellation keeps the run.
         let told = head.cancel.as_ref().filter(|_| !draft.status.is_over());
         let goes_on = save.keep.or(told.map(|_| SHORT));
         match (goes_on, &mut head.run) {
@@ -232,7 +232,7 @@ impl StoredContext {
             _ => head.run = None,
         }
         if save.progress || !matches!(draft.status, Status::Pending | Status::Running) {
-            // Whoever stays at it has begun with the next action.
+            // A process that keeps the run has begun the next action.
             head.attempts = u32::from(head.run.is_some());
             head.last_error = None;
         }
@@ -293,7 +293,7 @@ impl StoredContext {
         Ok(())
     }
 
-    /// Calls it off: at once if nobody is at it, else whoever is at it learns of it with its next
+    /// Cancels it: at once if no process runs it; else the process that does learns of it with its next
     /// save.
     ///
     /// # Errors
@@ -346,7 +346,7 @@ impl StoredContext {
     }
 }
 
-/// How long whoever must learn of a cancellation may take to act on it.
+/// How long the process that runs it may take to act on a cancellation.
 const SHORT: Duration = Duration::from_secs(30);
 
 impl RunClaim {

@@ -57,7 +57,7 @@ impl<S: State> StateWorker<S> {
             request = request.strategy(LockStrategy::FailFast); // so that we learn who has it
         }
         if self.machine.store.is_some() {
-            // The transition itself owns the lock, so that whoever goes on after a crash takes over
+            // The transition itself owns the lock, so that a process that continues after a crash takes over
             // what the dead process held, and need not wait for its end.
             request = request.owner(format!("flow:{}", self.context.id));
         }
@@ -270,7 +270,7 @@ impl<S: State> StateWorker<S> {
                 self.keep_lock(how.unwrap_or_default()).await
             }
             Err(error) if error.is_lock_loss() => {
-                // Nothing is left to renew; whoever resumes it will find that it was lost.
+                // Nothing is left to renew; a process that resumes it will find that it was lost.
                 self.context_mut().lease = None;
                 Err(error)
             }

@@ -279,7 +279,7 @@ impl<S: State> StateWorker<S> {
         if last { self.complete().await } else { Ok(()) }
     }
 
-    /// Ends it as called off, if whoever claimed it was told so.
+    /// Ends it as cancelled, if its claim said so.
     pub(super) async fn handle_cancellation(&mut self) -> Result<bool> {
         let Some(reason) = self.cancelled.take() else { return Ok(false) };
         self.forget_lock().await;

@@ -65,11 +65,13 @@ impl<S: State> StateWorker<S> {
         // The last tick is near enough, and cheap for those who need not wait.
         let deadline = self.machine.clock.recent().after(limit);
         let heartbeat = self.run.as_ref().map(|run| &run.heartbeat);
-        let _step = heartbeat.map(|heartbeat| heartbeat.step(action.name.clone(), deadline));
+        let lease = self.guard.as_ref().map(|guard| guard.share());
+        let _step =
+            heartbeat.map(|heartbeat| heartbeat.step(action.name.clone(), deadline, lease.clone()));
         let at = ActionContext {
             transition: self.context.clone(),
             index,
-            lease: self.guard.as_ref().map(|guard| guard.share()),
+            lease,
             attempt,
             limit: deadline,
             heartbeat: heartbeat.cloned(),
@@ -154,7 +156,8 @@ impl<S: State> StateWorker<S> {
             return Ok(work.await);
         }
         let heartbeat = self.run.as_ref().map(|run| &run.heartbeat);
-        let _step = heartbeat.map(|heartbeat| heartbeat.step(step.into(), deadline));
+        let lease = self.guard.as_ref().map(|guard| guard.share());
+        let _step = heartbeat.map(|heartbeat| heartbeat.step(step.into(), deadline, lease));
         tokio::select! {
             biased;
             done = work => Ok(done),

@@ -9,7 +9,7 @@ use serde_json::json;
 
 fn builder() -> StateMachineBuilder<JsonState> {
     StateMachine::builder("in hand")
-        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .locks(Locks::new(InMemoryLockProvider::new()), EntityKey::new())
         .action_fn("first", |_| async { Ok(ActionResult::proceed()) })
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
         .action_fn("then", |_| async { Ok(ActionResult::proceed()) })

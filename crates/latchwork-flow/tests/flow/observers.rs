@@ -33,13 +33,13 @@ mod metrics {
     #[derive(Clone, Default)]
     struct Book(Arc<Mutex<BTreeMap<String, u64>>>);
 
-    struct Line(Book, String);
+    struct Entry(Book, String);
 
-    impl Line {
+    impl Entry {
         fn of(book: &Book, key: &Key) -> Arc<Self> {
             let labels: Vec<_> =
                 key.labels().map(|l| format!("{}={}", l.key(), l.value())).collect();
-            Arc::new(Line(book.clone(), format!("{} {}", key.name(), labels.join(" "))))
+            Arc::new(Entry(book.clone(), format!("{} {}", key.name(), labels.join(" "))))
         }
 
         fn add(&self, count: u64) {
@@ -47,7 +47,7 @@ mod metrics {
         }
     }
 
-    impl CounterFn for Line {
+    impl CounterFn for Entry {
         fn increment(&self, value: u64) {
             self.add(value);
         }
@@ -56,7 +56,7 @@ mod metrics {
         }
     }
 
-    impl HistogramFn for Line {
+    impl HistogramFn for Entry {
         fn record(&self, _: f64) {
             self.add(1);
         }
@@ -67,13 +67,13 @@ mod metrics {
         fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
         fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
         fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-            Counter::from_arc(Line::of(self, key))
+            Counter::from_arc(Entry::of(self, key))
         }
         fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
             Gauge::noop()
         }
         fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::from_arc(Line::of(self, key))
+            Histogram::from_arc(Entry::of(self, key))
         }
     }
 

@@ -34,8 +34,8 @@ fn refused(builder: StateMachineBuilder<JsonState>) -> String {
 #[test]
 fn an_illegal_ttl_is_refused_when_the_machine_is_built() {
     let short = ttl(Duration::from_millis(1));
-    refused(builder().locks(&locks(), EntityKey::new()).lock_config(short.clone()));
-    refused(builder().locks(&locks().with_defaults(short), EntityKey::new()));
+    refused(builder().locks(locks(), EntityKey::new()).lock_config(short.clone()));
+    refused(builder().locks(locks().with_defaults(short), EntityKey::new()));
 }
 
 #[test]
@@ -49,7 +49,7 @@ async fn a_lock_outlives_the_take_over_unless_told_otherwise() {
     let second = Duration::from_secs(1);
     assert_eq!(builder().build().unwrap().run_lease(), 10 * second);
     let locked =
-        |ttl_of: Duration| builder().locks(&locks(), EntityKey::new()).lock_config(ttl(ttl_of));
+        |ttl_of: Duration| builder().locks(locks(), EntityKey::new()).lock_config(ttl(ttl_of));
     assert_eq!(locked(30 * second).build().unwrap().run_lease(), 10 * second);
     assert_eq!(locked(6 * second).build().unwrap().run_lease(), 2 * second);
     assert_eq!(locked(60 * second).run_lease(5 * second).build().unwrap().run_lease(), 5 * second);
@@ -60,7 +60,7 @@ async fn the_lock_of_a_stored_transition_is_renewed_while_it_runs() {
     for (renewed, told) in [(true, None), (false, Some(Duration::ZERO))] {
         let short = Duration::from_millis(300);
         let contexts = Contexts::connect("memory:").await.unwrap();
-        let machine = builder().locks(&locks(), EntityKey::new()).lock_config(ttl(short));
+        let machine = builder().locks(locks(), EntityKey::new()).lock_config(ttl(short));
         let machine = machine.store(contexts).action_fn("long", move |at| async move {
             tokio::time::sleep(2 * short).await;
             assert!(at.is_held());
@@ -82,7 +82,7 @@ async fn the_lock_of_a_stored_transition_is_renewed_while_it_runs() {
 async fn the_defaults_of_the_locks_are_those_of_the_machine() {
     let minute = Duration::from_secs(60);
     let machine = builder()
-        .locks(&locks().with_defaults(ttl(minute)), EntityKey::new())
+        .locks(locks().with_defaults(ttl(minute)), EntityKey::new())
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new())) })
         .build()
         .unwrap();
@@ -113,7 +113,7 @@ async fn a_pause_that_cannot_keep_its_lock_is_not_stored_as_one() {
 #[tokio::test]
 async fn a_lock_that_a_runner_renews_needs_a_store() {
     let machine = builder()
-        .locks(&locks(), EntityKey::new())
+        .locks(locks(), EntityKey::new())
         .action_fn("wait", |_| async { Ok(ActionResult::pause(Pause::new().renew_lock())) })
         .build()
         .unwrap();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use futures::future::BoxFuture;
@@ -16,23 +16,24 @@ use latchwork_flow::{
     SqliteContextStore, StateMachine, Status, TransitionId, WaitingFor, action_fn,
 };
 use latchwork_lock::provider::Moment;
-use latchwork_lock::{Clock, SystemClock};
+use latchwork_lock::{Clock, LockConfig, PageRequest, SystemClock};
 use libtest_mimic::Trial;
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::child::{Child, entity};
-use crate::room::{Inside, Room};
+use crate::test_database::{Inside, TestDatabase};
 use crate::{block_on, millis, secs, until};
 
-type Test = fn(Room) -> BoxFuture<'static, ()>;
+type Test = fn(TestDatabase) -> BoxFuture<'static, ()>;
 
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         /// Over each database.
         pub(crate) const TESTS: &[(&str, Test)] = &[
-            $((stringify!($name), |room| Box::pin($name(room)))),*
+            $((stringify!($name), |test_database| Box::pin($name(test_database)))),*
         ];
     };
 }
@@ -40,7 +41,9 @@ macro_rules! tests {
 tests![
     what_kills_its_process_is_quarantined_and_the_others_finish,
     an_action_that_blocks_its_thread_is_run_once,
+    an_action_that_blocks_with_the_only_connection_keeps_its_lock,
     an_action_that_blocks_beyond_its_limit_is_given_up,
+    the_lock_of_an_action_that_is_given_up_ends_with_its_ttl,
 ];
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -79,8 +82,8 @@ pub(crate) fn poisonous(inside: &Inside) -> StateMachine<JsonState> {
     machine.build().expect("a machine")
 }
 
-async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room) {
-    let inside = room.enter().await;
+async fn what_kills_its_process_is_quarantined_and_the_others_finish(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let machine = poisonous(&inside);
     let mut others = Vec::new();
     let poison = machine.submit(entity("poison"), nothing()).await.expect("stored");
@@ -101,8 +104,8 @@ async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room)
     while !all_done().await {
         starts += 1;
         assert!(starts <= 20, "after {starts} starts it still kills");
-        let mut child = Child::start("poison", &room.address);
-        child.hear("runs");
+        let mut child = Child::start("poison", &test_database.address);
+        child.expect_line("runs");
         let mut looks = 0;
         while !child.has_ended() && !all_done().await {
             looks += 1;
@@ -131,11 +134,12 @@ async fn what_kills_its_process_is_quarantined_and_the_others_finish(room: Room)
 /// A machine whose action blocks its thread the first time, and its runner in a runtime that has no
 /// other one.
 fn blocking(
-    room: &Room,
+    test_database: &TestDatabase,
     span: Duration,
+    ttl: Duration,
     policy: ActionPolicy,
 ) -> (Arc<AtomicU32>, std::thread::JoinHandle<()>, tokio::sync::oneshot::Sender<()>) {
-    let (begun, address) = (Arc::new(AtomicU32::new(0)), room.address.clone());
+    let (begun, address) = (Arc::new(AtomicU32::new(0)), test_database.address.clone());
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let count = begun.clone();
     let thread = std::thread::spawn(move || {
@@ -153,7 +157,9 @@ fn blocking(
                     Ok(ActionResult::proceed())
                 }
             });
-            let machine = inside.builder().run_lease(secs(1)).action(blocks.with_policy(policy));
+            let ttl = LockConfig { ttl, ..LockConfig::default() };
+            let machine = inside.builder().lock_config(ttl).run_lease(secs(1));
+            let machine = machine.action(blocks.with_policy(policy));
             let machine = machine.build().expect("a machine");
             let runner = FlowRunner::new(&machine).expect("a store").tick(millis(20));
             let stop = async { drop(stopped.await) };
@@ -169,10 +175,11 @@ async fn submitted(inside: &Inside) -> TransitionId {
     machine.submit(entity("blocked"), nothing()).await.expect("stored")
 }
 
-async fn an_action_that_blocks_its_thread_is_run_once(room: Room) {
-    let inside = room.enter().await;
+async fn an_action_that_blocks_its_thread_is_run_once(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let id = submitted(&inside).await;
-    let (begun, thread, stop) = blocking(&room, secs(5), ActionPolicy::default());
+    let (begun, thread, stop) =
+        blocking(&test_database, secs(5), secs(20), ActionPolicy::default());
     // Another runner would take over whatever is not kept alive.
     let other = inside
         .builder()
@@ -190,11 +197,51 @@ async fn an_action_that_blocks_its_thread_is_run_once(room: Room) {
     tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
 }
 
-async fn an_action_that_blocks_beyond_its_limit_is_given_up(room: Room) {
-    let inside = room.enter().await;
+/// Contexts, locks and the action share a pool of one connection, which the action has while it
+/// blocks the only thread for longer than the run-lease and the lock's ttl.
+async fn an_action_that_blocks_with_the_only_connection_keeps_its_lock(
+    test_database: TestDatabase,
+) {
+    let inside = test_database.enter().await;
+    let id = submitted(&inside).await;
+    let (held, address) = (Arc::new(Mutex::new(Vec::new())), test_database.address.clone());
+    let seen = held.clone();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async move {
+            let (inside, pool) = Inside::with_pool_of_one(&address).await;
+            let ttl = LockConfig { ttl: secs(2), ..LockConfig::default() };
+            let machine = inside.builder().lock_config(ttl).run_lease(secs(1));
+            let machine = machine.action_fn("blocks", move |at| {
+                let (pool, seen) = (pool.clone(), seen.clone());
+                async move {
+                    let connection = pool.occupy().await;
+                    std::thread::sleep(secs(6));
+                    seen.lock().push(at.is_held());
+                    drop(connection);
+                    Ok(ActionResult::proceed())
+                }
+            });
+            let machine = machine.build().expect("a machine");
+            let runner = FlowRunner::new(&machine).expect("a store").tick(millis(20));
+            let stop = async { drop(stopped.await) };
+            runner.run_until(stop).await.expect("it did well");
+        });
+    });
+    let shown = async || inside.contexts.show(id).await.expect("it is there");
+    until("it ends", async || shown().await.status.is_over()).await;
+    assert_eq!(shown().await.status, Status::Completed);
+    assert_eq!(*held.lock(), [true], "begun once, and under its lock to the end");
+    stop.send(()).expect("it runs");
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
+}
+
+async fn an_action_that_blocks_beyond_its_limit_is_given_up(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
     let id = submitted(&inside).await;
     let policy = ActionPolicy { time_limit: Some(millis(200)), ..ActionPolicy::default() };
-    let (begun, thread, stop) = blocking(&room, secs(6), policy);
+    let (begun, thread, stop) = blocking(&test_database, secs(6), secs(20), policy);
     let shown = async || inside.contexts.show(id).await.expect("it is there");
     until("it is given up", async || shown().await.last_error.is_some()).await;
     let given_up = shown().await;
@@ -206,6 +253,25 @@ async fn an_action_that_blocks_beyond_its_limit_is_given_up(room: Room) {
     until("it ends", async || shown().await.status.is_over()).await;
     assert_eq!(shown().await.status, Status::Completed);
     assert_eq!(begun.load(Ordering::SeqCst), 2);
+    stop.send(()).expect("it runs");
+    tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
+}
+
+/// A future that blocks cannot be dropped, so its lock must not be renewed for as long as it blocks.
+async fn the_lock_of_an_action_that_is_given_up_ends_with_its_ttl(test_database: TestDatabase) {
+    let inside = test_database.enter().await;
+    submitted(&inside).await;
+    let policy = ActionPolicy { time_limit: Some(millis(200)), ..ActionPolicy::default() };
+    let (begun, thread, stop) = blocking(&test_database, secs(12), secs(2), policy);
+    until("it is begun", async || begun.load(Ordering::SeqCst) == 1).await;
+    let blocked = Instant::now();
+    let held = async || {
+        let page = inside.locks.list("", PageRequest::default()).await.expect("it answers");
+        page.keys.iter().any(latchwork_lock::Inspection::is_held)
+    };
+    assert!(held().await, "the action runs under its lock");
+    until("the lock ends", async || !held().await).await;
+    assert!(blocked.elapsed() < secs(10), "only with the action: {:?}", blocked.elapsed());
     stop.send(()).expect("it runs");
     tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic").expect("no panic");
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::room::{Inside, Ledger};
+use crate::test_database::{Inside, Ledger};
 use crate::{millis, secs};
 
 /// How a test sees the other process.
@@ -49,7 +49,7 @@ impl Child {
         self.said.recv_timeout(secs(60)).expect("it says something")
     }
 
-    pub(crate) fn hear(&self, word: &str) {
+    pub(crate) fn expect_line(&self, word: &str) {
         assert_eq!(self.line(), word);
     }
 
@@ -59,7 +59,7 @@ impl Child {
         line.strip_prefix("id ").expect("an id").parse().expect("an id")
     }
 
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn send_line(&mut self) {
         writeln!(self.process.stdin.as_mut().expect("piped"), "go").expect("told");
     }
 

@@ -9,15 +9,15 @@ use latchwork_flow::{FlowRunner, JsonState, RunnerHandle, StateMachine, Status, 
 use serde_json::json;
 
 use crate::child::{Child, Then, entity, machine};
-use crate::room::{Effect, Inside, Room};
+use crate::test_database::{Effect, Inside, TestDatabase};
 use crate::{millis, until};
 
-type Test = fn(Room) -> BoxFuture<'static, ()>;
+type Test = fn(TestDatabase) -> BoxFuture<'static, ()>;
 
 macro_rules! tests {
     ($($name:ident),* $(,)?) => {
         pub(crate) const TESTS: &[(&str, Test)] = &[
-            $((stringify!($name), |room| Box::pin($name(room)))),*
+            $((stringify!($name), |test_database| Box::pin($name(test_database)))),*
         ];
     };
 }
@@ -46,13 +46,13 @@ fn keys(effects: &[Effect]) -> Vec<&str> {
     effects.iter().map(|effect| &*effect.key).collect()
 }
 
-async fn killed_between_actions_it_goes_on_at_the_next(room: Room) {
-    let mut child = Child::start("between", &room.address);
+async fn killed_between_actions_it_goes_on_at_the_next(test_database: TestDatabase) {
+    let mut child = Child::start("between", &test_database.address);
     let id = child.id();
-    child.hear("between");
+    child.expect_line("between");
     let dead = child.number();
     child.kill();
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     let before = inside.contexts.show(id).await.expect("it was saved");
     assert_eq!((before.status, before.details.done), (Status::Running, 1));
     let runner = runner(&machine(&inside, Then::Proceed));
@@ -66,13 +66,13 @@ async fn killed_between_actions_it_goes_on_at_the_next(room: Room) {
     assert_eq!(inside.ledger.of("three").await.len(), 1);
 }
 
-async fn killed_inside_an_action_it_runs_again_with_the_same_key(room: Room) {
-    let mut child = Child::start("inside", &room.address);
+async fn killed_inside_an_action_it_runs_again_with_the_same_key(test_database: TestDatabase) {
+    let mut child = Child::start("inside", &test_database.address);
     let id = child.id();
-    child.hear("inside");
+    child.expect_line("inside");
     let dead = child.number();
     child.kill();
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     let runner = runner(&machine(&inside, Then::Proceed));
     assert_eq!(ended(&inside, id).await, Status::Completed);
     runner.stop().await.expect("it did well");
@@ -86,19 +86,19 @@ async fn killed_inside_an_action_it_runs_again_with_the_same_key(room: Room) {
     assert_eq!(inside.ledger.of("three").await.len(), 1);
 }
 
-async fn a_process_that_wakes_late_cannot_save_nor_write(room: Room) {
-    let mut child = Child::start("late", &room.address);
+async fn a_process_that_wakes_late_cannot_save_nor_write(test_database: TestDatabase) {
+    let mut child = Child::start("late", &test_database.address);
     let id = child.id();
-    child.hear("inside");
+    child.expect_line("inside");
     child.signal(Signal::STOP);
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     let runner = runner(&machine(&inside, Then::Proceed));
     assert_eq!(ended(&inside, id).await, Status::Completed);
     runner.stop().await.expect("it did well");
     let after = inside.contexts.show(id).await.expect("it is there");
-    child.tell();
+    child.send_line();
     child.signal(Signal::CONT);
-    child.hear("ended context_conflict written false");
+    child.expect_line("ended context_conflict written false");
     assert_eq!(inside.contexts.show(id).await.expect("it is there"), after, "nothing was saved");
     assert!(inside.ledger.of("late").await.is_empty());
     let mut two = inside.ledger.of("two").await;
@@ -107,16 +107,17 @@ async fn a_process_that_wakes_late_cannot_save_nor_write(room: Room) {
     assert!(two[0].process == child.number() && two[1].fence > two[0].fence);
 }
 
-async fn of_many_resumers_one_wins(room: Room) {
-    let child = Child::start("pause", &room.address);
+async fn of_many_resumers_one_wins(test_database: TestDatabase) {
+    let child = Child::start("pause", &test_database.address);
     let id = child.id();
     let part = format!("resume {id}");
-    let mut resumers: Vec<Child> = (0..4).map(|_| Child::start(&part, &room.address)).collect();
+    let mut resumers: Vec<Child> =
+        (0..4).map(|_| Child::start(&part, &test_database.address)).collect();
     for resumer in &resumers {
-        resumer.hear("ready");
+        resumer.expect_line("ready");
     }
     for resumer in &mut resumers {
-        resumer.tell();
+        resumer.send_line();
     }
     let mut won = 0;
     for resumer in &resumers {
@@ -127,7 +128,7 @@ async fn of_many_resumers_one_wins(room: Room) {
         }
     }
     assert_eq!(won, 1);
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     assert_eq!(inside.ledger.of("three").await.len(), 1);
 }
 
@@ -156,16 +157,16 @@ async fn counts(inside: &Inside) -> BTreeMap<String, usize> {
     counts
 }
 
-async fn two_runners_do_everything_once(room: Room) {
+async fn two_runners_do_everything_once(test_database: TestDatabase) {
     const COUNT: usize = 40;
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     submit(&inside, &machine(&inside, Then::Work), COUNT).await;
-    let mut children = [(); 2].map(|()| Child::start("run", &room.address));
+    let mut children = [(); 2].map(|()| Child::start("run", &test_database.address));
     until("all are completed", || async { left(&inside).await == 0 }).await;
     for child in &mut children {
-        child.hear("runs");
-        child.tell();
-        child.hear("stopped");
+        child.expect_line("runs");
+        child.send_line();
+        child.expect_line("stopped");
     }
     let counts = counts(&inside).await;
     assert_eq!(counts.len(), 3 * COUNT, "none is lost");
@@ -175,12 +176,12 @@ async fn two_runners_do_everything_once(room: Room) {
     assert!(all.iter().all(|effect| workers.contains(&effect.process)));
 }
 
-async fn kills_lose_nothing(room: Room) {
+async fn kills_lose_nothing(test_database: TestDatabase) {
     const COUNT: usize = 40;
     const KILLS: usize = 4;
-    let inside = room.enter().await;
+    let inside = test_database.enter().await;
     submit(&inside, &machine(&inside, Then::Work), COUNT).await;
-    let mut children = [(); 2].map(|()| Child::start("run until killed", &room.address));
+    let mut children = [(); 2].map(|()| Child::start("run until killed", &test_database.address));
     for kill in 0..KILLS {
         let done = inside.ledger.effects().await.len();
         let more = || async {
@@ -189,7 +190,7 @@ async fn kills_lose_nothing(room: Room) {
         until("some are done", more).await;
         let at = kill % children.len();
         children[at].kill();
-        children[at] = Child::start("run until killed", &room.address);
+        children[at] = Child::start("run until killed", &test_database.address);
     }
     until("all are completed", || async { left(&inside).await == 0 }).await;
     let counts = counts(&inside).await;

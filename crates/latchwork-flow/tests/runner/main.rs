@@ -14,15 +14,15 @@ mod child;
 mod crash;
 mod duties;
 mod flaky;
-mod room;
 mod stale;
 mod stores;
+mod test_database;
 
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::room::Room;
+use crate::test_database::TestDatabase;
 
 fn main() {
     if let Ok(part) = std::env::var("LATCHWORK_RUNNER_CHILD") {
@@ -35,14 +35,14 @@ fn main() {
     let in_ci = std::env::var_os("CI").is_some();
     for (name, test) in crash::TESTS.iter().chain(bounds::TESTS).chain(stale::TESTS) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {
-            block_on(async { test(Room::sqlite()).await });
+            block_on(async { test(TestDatabase::sqlite()).await });
             Ok(())
         }));
         let trial = Trial::test(format!("postgres::{name}"), move || {
             if !there {
                 return Err(Failed::from("no server; `scripts/services up postgres` starts one"));
             }
-            block_on(async { test(Room::postgres().await).await });
+            block_on(async { test(TestDatabase::postgres().await).await });
             Ok(())
         });
         trials.push(trial.with_ignored_flag(!there && !in_ci));

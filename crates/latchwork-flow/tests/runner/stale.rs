@@ -13,18 +13,18 @@ use latchwork_lock::{LockConfig, LockStrategy};
 use serde_json::json;
 
 use crate::child::Child;
-use crate::room::{Inside, Room};
+use crate::test_database::{Inside, TestDatabase};
 use crate::{millis, secs, until};
 
-type Test = fn(Room) -> BoxFuture<'static, ()>;
+type Test = fn(TestDatabase) -> BoxFuture<'static, ()>;
 
 /// Over each database.
 pub(crate) const TESTS: &[(&str, Test)] = &[
-    ("f14_an_entity_that_others_moved_is_not_published_again", |room| {
-        Box::pin(an_entity_that_others_moved_is_not_published_again(room))
+    ("f14_an_entity_that_others_moved_is_not_published_again", |test_database| {
+        Box::pin(an_entity_that_others_moved_is_not_published_again(test_database))
     }),
-    ("f14_a_handed_in_state_that_others_moved_is_quarantined", |room| {
-        Box::pin(a_handed_in_state_that_others_moved_is_quarantined(room))
+    ("f14_a_handed_in_state_that_others_moved_is_quarantined", |test_database| {
+        Box::pin(a_handed_in_state_that_others_moved_is_quarantined(test_database))
     }),
 ];
 
@@ -93,11 +93,11 @@ pub(crate) async fn play(inside: &Inside, of_entity: bool) {
 }
 
 /// A process dies in its action, its lock ends, and another publishes the order.
-async fn overtaken(room: &Room, part: &str) -> (Inside, TransitionId) {
-    let inside = room.enter().await;
-    let mut child = Child::start(part, &room.address);
+async fn overtaken(test_database: &TestDatabase, part: &str) -> (Inside, TransitionId) {
+    let inside = test_database.enter().await;
+    let mut child = Child::start(part, &test_database.address);
     let id = child.id();
-    child.hear("inside");
+    child.expect_line("inside");
     child.kill();
     let other = quick(&inside).run_of("ORD-1", publish()).await.expect("the lock ends");
     assert!(other.is_completed());
@@ -106,8 +106,8 @@ async fn overtaken(room: &Room, part: &str) -> (Inside, TransitionId) {
     (inside, id)
 }
 
-async fn an_entity_that_others_moved_is_not_published_again(room: Room) {
-    let (inside, id) = overtaken(&room, "stale entity").await;
+async fn an_entity_that_others_moved_is_not_published_again(test_database: TestDatabase) {
+    let (inside, id) = overtaken(&test_database, "stale entity").await;
     // Going on needs a rebase, before which the gates are asked about what is there now.
     let machine = builder(&inside)
         .rebase(|_, theirs| Ok(theirs.clone()))
@@ -125,8 +125,8 @@ async fn an_entity_that_others_moved_is_not_published_again(room: Room) {
     assert_eq!(inside.ledger.of("publish").await.len(), 1, "published once");
 }
 
-async fn a_handed_in_state_that_others_moved_is_quarantined(room: Room) {
-    let (inside, id) = overtaken(&room, "stale state").await;
+async fn a_handed_in_state_that_others_moved_is_quarantined(test_database: TestDatabase) {
+    let (inside, id) = overtaken(&test_database, "stale state").await;
     let runner = FlowRunner::new(&quick(&inside)).expect("a store").max_attempts(2);
     let runner = runner.retry(millis(20)).tick(millis(50)).start();
     let shown = async || inside.contexts.show(id).await.expect("it is there");

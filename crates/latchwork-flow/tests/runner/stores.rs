@@ -9,7 +9,7 @@ use libtest_mimic::{Failed, Trial};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgPool, SqlitePool};
 
-use crate::room::Room;
+use crate::test_database::TestDatabase;
 use crate::{block_on, secs, until};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -137,14 +137,14 @@ async fn many_start(address: &str) {
 }
 
 async fn sqlite_may_be_started_by_many() {
-    let room = Room::sqlite();
-    many_start(&room.address).await;
+    let test_database = TestDatabase::sqlite();
+    many_start(&test_database.address).await;
 }
 
 async fn sqlite_passes_over_a_damaged_row() {
-    let room = Room::sqlite();
-    let store = Contexts::connect(&room.address).await.expect("a store");
-    let pool = SqlitePool::connect(&room.address).await.expect("the same file");
+    let test_database = TestDatabase::sqlite();
+    let store = Contexts::connect(&test_database.address).await.expect("a store");
+    let pool = SqlitePool::connect(&test_database.address).await.expect("the same file");
     passes_over(&store, async |sql| {
         sqlx::raw_sql(sql).execute(&pool).await.expect("an accident");
     })
@@ -172,7 +172,7 @@ async fn passes_over(store: &Contexts, damage: impl AsyncFnOnce(&'static str)) {
 
 async fn bad_addresses_say_what_is_wrong() {
     for (address, code, word) in [
-        ("postgres://user:hush@127.0.0.1:1/x", "store_unavailable", "nobody listens"),
+        ("postgres://user:hush@127.0.0.1:1/x", "store_unavailable", "no server listens"),
         ("postgres://user:hush@127.0.0.1:1/x?flavour=hush", "invalid_argument", "flavour"),
         ("sqlite:///no/such/directory/hush.db", "store_backend", "directory"),
         ("sqlite::memory:", "invalid_argument", "memory:"),
@@ -185,8 +185,8 @@ async fn bad_addresses_say_what_is_wrong() {
 }
 
 async fn postgres_serves_from_your_own_pool_of_one() {
-    let room = Room::postgres().await;
-    let pool = PgPoolOptions::new().max_connections(1).connect(&room.address).await;
+    let test_database = TestDatabase::postgres().await;
+    let pool = PgPoolOptions::new().max_connections(1).connect(&test_database.address).await;
     let pool = pool.expect("the server is there");
     let store = PostgresContextStore::from_pool(pool.clone()).await;
     let store = store.expect("a store");
@@ -195,16 +195,16 @@ async fn postgres_serves_from_your_own_pool_of_one() {
 }
 
 async fn postgres_may_be_started_by_many() {
-    let room = Room::postgres().await;
-    many_start(&room.address).await;
+    let test_database = TestDatabase::postgres().await;
+    many_start(&test_database.address).await;
 }
 
 async fn postgres_replaces_broken_connections() {
-    let room = Room::postgres().await;
+    let test_database = TestDatabase::postgres().await;
     let name = format!("stores_{}", std::process::id());
-    let address = format!("{}&application_name={name}", room.address);
+    let address = format!("{}&application_name={name}", test_database.address);
     let store = PostgresContextStore::connect(&address).await.expect("a store");
-    let admin = PgPool::connect(&room.address).await.expect("the server is there");
+    let admin = PgPool::connect(&test_database.address).await.expect("the server is there");
     for _ in 0..3 {
         // Several connections, so that several are broken.
         let looks = (0..5).map(|_| store.next_due("stores"));
@@ -225,18 +225,18 @@ async fn postgres_replaces_broken_connections() {
 }
 
 async fn postgres_passes_over_a_damaged_row() {
-    let room = Room::postgres().await;
-    let store = Contexts::connect(&room.address).await.expect("a store");
-    let pool = PgPool::connect(&room.address).await.expect("the same server");
+    let test_database = TestDatabase::postgres().await;
+    let store = Contexts::connect(&test_database.address).await.expect("a store");
+    let pool = PgPool::connect(&test_database.address).await.expect("the same server");
     passes_over(&store, async |sql| {
         sqlx::raw_sql(sql).execute(&pool).await.expect("an accident");
     })
     .await;
 }
 
-/// A proxy before the server, and the room's address through it.
-async fn proxied(room: &Room) -> (Proxy, String) {
-    let (before, after) = room.address.split_once('@').expect("a user");
+/// A proxy before the server, and the database's address through it.
+async fn proxied(test_database: &TestDatabase) -> (Proxy, String) {
+    let (before, after) = test_database.address.split_once('@').expect("a user");
     let (host, rest) = after.split_once('/').expect("a database");
     let proxy = Proxy::before(host.parse().expect("an address")).await.expect("a port");
     let address = format!("{before}@{}/{rest}", proxy.address());
@@ -244,8 +244,8 @@ async fn proxied(room: &Room) -> (Proxy, String) {
 }
 
 async fn postgres_takes_silence_for_an_outage() {
-    let room = Room::postgres().await;
-    let (proxy, address) = proxied(&room).await;
+    let test_database = TestDatabase::postgres().await;
+    let (proxy, address) = proxied(&test_database).await;
     let store = PostgresContextStore::connect(&address).await.expect("a store");
     let (draft, claim) = (draft(), RunClaim::new(secs(60)));
     store.create(&draft, Some(&claim)).await.expect("it is new");
@@ -263,8 +263,8 @@ async fn postgres_takes_silence_for_an_outage() {
 async fn postgres_finds_a_lost_answer_by_asking_again() {
     // Whichever answer is lost: of the time, of the row, of the write, or of the making of them.
     let lost = (0..8).map(|answers| async move {
-        let room = Room::postgres().await;
-        let (proxy, address) = proxied(&room).await;
+        let test_database = TestDatabase::postgres().await;
+        let (proxy, address) = proxied(&test_database).await;
         let store = PostgresContextStore::connect(&address).await.expect("a store");
         let (draft, claim) = (draft(), RunClaim::new(secs(60)));
         proxy.pass_answers(answers);

@@ -15,4 +15,15 @@ pub mod polling;
 pub mod runtimes;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "redis"))]
 pub(crate) mod server_clock;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) mod server_record;
+#[cfg(any(
+    feature = "file",
+    feature = "sqlite",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "redis",
+    feature = "etcd"
+))]
+pub(crate) mod token_id;
 pub mod waiters;

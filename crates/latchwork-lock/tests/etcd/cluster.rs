@@ -133,13 +133,13 @@ impl Cluster {
     pub(crate) fn address(&self, first: usize) -> String {
         let size = self.members.len();
         let members: Vec<usize> = (first..first + size).map(|member| member % size).collect();
-        self.address_of(&members, &room())
+        self.address_of(&members, &test_database())
     }
 
-    /// Only these members, and the prefix of a room.
-    pub(crate) fn address_of(&self, members: &[usize], room: &str) -> String {
+    /// Only these members, and the prefix of a database.
+    pub(crate) fn address_of(&self, members: &[usize], test_database: &str) -> String {
         let places: Vec<String> = members.iter().map(|member| self.place(*member)).collect();
-        format!("etcd://{}/{room}", places.join(","))
+        format!("etcd://{}/{test_database}", places.join(","))
     }
 
     pub(crate) async fn locks(&self) -> Locks {
@@ -216,7 +216,7 @@ impl Drop for Cluster {
 }
 
 /// A name that nobody else has.
-pub(crate) fn room() -> String {
+pub(crate) fn test_database() -> String {
     format!("room-{:x}", Token::random().expose())
 }
 

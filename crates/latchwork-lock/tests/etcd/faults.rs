@@ -7,7 +7,7 @@ use latchwork_contract::proxy::Proxy;
 use latchwork_lock::{Clock, EtcdLockProvider, Locks, Refresh, SystemClock};
 
 use crate::cluster::{Cluster, provider};
-use crate::support::child::{say, told};
+use crate::support::child::{print_line, read_line};
 use crate::support::{Part, SLACK, Signal, connect, eventually, millis, secs, waiter, waiting};
 
 const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
@@ -29,8 +29,8 @@ async fn owner(part: &Part) {
     let own = provider(&part.address).await;
     let locks = Locks::new(own.clone());
     let guard = locks.lock(&part.key).ttl(part.ttl).acquire().await.expect("free");
-    say(&format!("held {}", guard.fence()));
-    told();
+    print_line(&format!("held {}", guard.fence()));
+    read_line();
     let mut client = Client::connect([&part.place], None).await.expect("an address");
     let write = Txn::new().when([own.is_owner(&guard)]).and_then([TxnOp::put(
         "guarded",
@@ -38,7 +38,7 @@ async fn owner(part: &Part) {
         None,
     )]);
     let written = client.txn(write).await.expect("it answers").succeeded();
-    say(&format!("wrote {written}"));
+    print_line(&format!("wrote {written}"));
 }
 
 pub(crate) async fn the_leader_may_be_killed() {
@@ -175,9 +175,9 @@ pub(crate) async fn a_compaction_takes_no_turn_away() {
     let cluster = Cluster::start(1).await;
     let server = cluster.place(0).parse().expect("a socket address");
     let proxy = Proxy::before(server).await.expect("a port");
-    let room = format!("etcd://{}/room", proxy.address());
+    let test_database = format!("etcd://{}/room", proxy.address());
     let there = connect(&format!("etcd://{}/room", cluster.place(0))).await;
-    let waits = connect(&room).await;
+    let waits = connect(&test_database).await;
     let mut client = cluster.client(0).await;
     for cut in [false, true] {
         let guard = there.lock("key").ttl(secs(60)).acquire().await.expect("free");
@@ -277,13 +277,13 @@ pub(crate) async fn no_guarded_write_is_stale() {
     // Stopped past its end, it goes on as if nothing had happened.
     let part = Part::new("owner", &address, "stopped", secs(2)).writing_to(&cluster.place(0));
     let mut child = part.start();
-    child.hear("held");
+    child.expect_line("held");
     child.signal(Signal::STOP);
     let locks = connect(&address).await;
     let guard = locks.lock("stopped").wait(secs(20)).acquire().await.expect("it ran out");
     child.signal(Signal::CONT);
-    child.tell("write");
-    assert_eq!(child.hear("wrote"), "false", "a stale write was let through");
+    child.send_line("write");
+    assert_eq!(child.expect_line("wrote"), "false", "a stale write was let through");
     guard.release().await.expect("held");
 }
 

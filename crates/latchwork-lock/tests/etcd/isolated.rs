@@ -8,7 +8,7 @@ use etcd_client::GetOptions;
 use latchwork_lock::{Clock, Guard, Locks, Refresh, Result, SystemClock};
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Cluster, room};
+use crate::cluster::{Cluster, test_database};
 use crate::support::{SLACK, connect, eventually, secs, waiter, waiting};
 
 const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
@@ -25,10 +25,10 @@ pub(crate) async fn a_follower_that_is_alone_decides_nothing() {
 async fn decides_nothing(behind: usize) {
     let (cluster, ways) = Cluster::start_apart(3).await;
     let alone = (cluster.leader().await + behind) % 3;
-    let room = room();
-    let inside = connect(&cluster.address_of(&[alone], &room)).await;
+    let test_database = test_database();
+    let inside = connect(&cluster.address_of(&[alone], &test_database)).await;
     let others = [(alone + 1) % 3, (alone + 2) % 3];
-    let outside = connect(&cluster.address_of(&others, &room)).await;
+    let outside = connect(&cluster.address_of(&others, &test_database)).await;
 
     let ttl = secs(6);
     let held = inside.lock("held").ttl(ttl).auto_renew(secs(90)).acquire().await.expect("free");
@@ -60,7 +60,8 @@ async fn decides_nothing(behind: usize) {
     assert!(!waits_inside.is_finished(), "two at once");
     // The member itself answers who does not ask the others, with what was true before.
     let mut stale = cluster.client(alone).await;
-    let old = stale.get(&*room, Some(GetOptions::new().with_prefix().with_serializable())).await;
+    let old =
+        stale.get(&*test_database, Some(GetOptions::new().with_prefix().with_serializable())).await;
     assert_eq!(old.expect("it lives").kvs().len(), 6, "two held, four waited");
     knocks.await.expect("nothing was answered");
 
@@ -92,7 +93,7 @@ async fn decides_nothing(behind: usize) {
     heir.release().await.expect("held");
     taken.release().await.expect("held");
     eventually("nothing is left", async || {
-        let left = stale.get(&*room, Some(GetOptions::new().with_prefix())).await;
+        let left = stale.get(&*test_database, Some(GetOptions::new().with_prefix())).await;
         left.is_ok_and(|left| left.kvs().is_empty())
     })
     .await;

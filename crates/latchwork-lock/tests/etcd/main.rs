@@ -11,9 +11,9 @@
 mod cluster;
 mod doors;
 mod faults;
-mod hand_on;
 mod isolated;
 mod partition;
+mod release;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;
@@ -29,9 +29,9 @@ fn main() {
     }
     let mut trials = Vec::new();
     macro_rules! tests {
-        ($($room:ident: $($name:ident),* $(,)?;)*) => {$($(
-            let name = concat!(stringify!($room), "::", stringify!($name));
-            trials.push(trial(name, || support::block_on($room::$name())));
+        ($($test_database:ident: $($name:ident),* $(,)?;)*) => {$($(
+            let name = concat!(stringify!($test_database), "::", stringify!($name));
+            trials.push(trial(name, || support::block_on($test_database::$name())));
         )*)*};
     }
     tests![
@@ -64,7 +64,7 @@ fn main() {
         isolated:
             a_leader_that_is_alone_decides_nothing,
             a_follower_that_is_alone_decides_nothing;
-        hand_on:
+        release:
             a_release_begins_the_next_lease,
             a_waiter_of_another_process_comes_in_its_turn,
             a_process_that_pauses_does_not_trust_too_long,

@@ -30,9 +30,9 @@ impl Divided {
             ways.push(Proxy::before(place).await.expect("a port"));
         }
         let address = cluster.address(0);
-        let room = address.rsplit('/').next().expect("a room");
+        let test_database = address.rsplit('/').next().expect("a room");
         let places: Vec<String> = ways.iter().map(|way| way.address().to_string()).collect();
-        let far = connect(&format!("etcd://{}/{room}", places.join(","))).await;
+        let far = connect(&format!("etcd://{}/{test_database}", places.join(","))).await;
         let near = connect(&address).await;
         Divided { _cluster: cluster, ways, far, near }
     }

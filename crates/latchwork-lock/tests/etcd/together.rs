@@ -8,7 +8,7 @@ use latchwork_contract::proxy::{Direction, Flow, Proxy};
 use latchwork_lock::{Guard, Locks, PageRequest};
 use tokio::task::JoinHandle;
 
-use crate::cluster::{Cluster, room};
+use crate::cluster::{Cluster, test_database};
 use crate::support::{connect, eventually, millis, secs};
 use crate::trips::during;
 
@@ -33,7 +33,7 @@ impl Far {
     async fn before(cluster: Cluster) -> Self {
         let server = cluster.place(0).parse().expect("a socket address");
         let proxy = Proxy::before(server).await.expect("a port");
-        let locks = connect(&format!("etcd://{}/{}", proxy.address(), room())).await;
+        let locks = connect(&format!("etcd://{}/{}", proxy.address(), test_database())).await;
         proxy.set(Direction::ToServer, Flow::Delay(millis(10)));
         // The connection and the lease of the server.
         locks.lock("warm").ttl(TTL).acquire().await.expect("free").release().await.expect("held");
@@ -166,7 +166,7 @@ pub(crate) async fn an_answer_to_many_may_be_lost() {
     for answers in 0..6 {
         far.proxy.pass_answers(answers);
         let guards = far.crowd(|_| TTL);
-        let lost = lose(&far, || guards.iter().all(JoinHandle::is_finished)).await;
+        let lost = lose_answers(&far, || guards.iter().all(JoinHandle::is_finished)).await;
         assert!(lost || answers > 0, "every answer was to be lost");
         let mut guards = all(guards).await;
         for (n, guard) in guards.iter().enumerate() {
@@ -178,7 +178,7 @@ pub(crate) async fn an_answer_to_many_may_be_lost() {
         let kept = guards.pop().expect("one");
         far.proxy.pass_answers(answers);
         let released = tokio::spawn(release(guards));
-        let lost = lose(&far, || released.is_finished()).await;
+        let lost = lose_answers(&far, || released.is_finished()).await;
         assert!(lost || answers > 0, "every answer was to be lost");
         released.await.expect("no panic");
         assert!(kept.is_held());
@@ -242,7 +242,7 @@ pub(crate) async fn few_operations_at_a_time_are_enough() {
 
 /// Waits until an answer is lost, or all is done with the answers that were let through; then cuts the
 /// connection and lets everything pass. Returns whether one was lost.
-async fn lose(far: &Far, done: impl Fn() -> bool) -> bool {
+async fn lose_answers(far: &Far, done: impl Fn() -> bool) -> bool {
     let before = far.proxy.counts().dropped;
     let lost = || far.proxy.counts().dropped > before;
     eventually("an answer is lost, or all is done", async || lost() || done()).await;

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use crate::support::captured::Captured;
 use crate::support::clock::WallClock;
 use crate::support::server::OwnServer;
-use crate::support::{Backend, Room, connect, eventually, secs, waiter, waiting};
+use crate::support::{Backend, TestDatabase, connect, eventually, secs, waiter, waiting};
 
 /// A renewal whatever is left of the ttl.
 const ALWAYS: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
@@ -25,7 +25,7 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
         "redis" => ("redis", "redis"),
         _ => return Vec::new(),
     };
-    let test = move |_: Room| a_step_of_the_servers_clock_is_logged(provider, service);
+    let test = move |_: TestDatabase| a_step_of_the_servers_clock_is_logged(provider, service);
     vec![backend.trial("a_step_of_the_servers_clock_is_logged", test)]
 }
 

@@ -11,7 +11,8 @@ use tokio::task::JoinHandle;
 
 use crate::support::child::CROWD;
 use crate::support::{
-    Backend, Child, Part, Room, SLACK, Signal, connect, eventually, millis, secs, waiter, waiting,
+    Backend, Child, Part, SLACK, Signal, TestDatabase, connect, eventually, millis, secs, waiter,
+    waiting,
 };
 use crate::trials;
 
@@ -30,11 +31,12 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
     all
 }
 
-async fn dead_waiters_cost_one_claim_window_after_a_release(room: Room) {
-    let (locks, others) = (connect(&room.address).await, connect(&room.address).await);
+async fn dead_waiters_cost_one_claim_window_after_a_release(test_database: TestDatabase) {
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let own = guard.fence().get();
-    let crowd = Child::start("crowd", &room.address, "key", secs(2));
+    let crowd = Child::start("crowd", &test_database.address, "key", secs(2));
     waiting(&locks, "key", CROWD).await;
     let waiters = [passer(&others), passer(&others)];
     waiting(&locks, "key", CROWD + 2).await;
@@ -43,11 +45,12 @@ async fn dead_waiters_cost_one_claim_window_after_a_release(room: Room) {
     one_window_for_all(&locks, waiters, &[own], Instant::now(), CLAIM_WINDOW).await;
 }
 
-async fn dead_waiters_cost_one_claim_window_after_an_expiry(room: Room) {
-    let (locks, others) = (connect(&room.address).await, connect(&room.address).await);
-    let ttl = secs(2).max(room.backend.unit * 2);
-    let crowd = Part::new("holding crowd", &room.address, "key", ttl).start();
-    let own = crowd.hear("held").parse().expect("a fence");
+async fn dead_waiters_cost_one_claim_window_after_an_expiry(test_database: TestDatabase) {
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
+    let ttl = secs(2).max(test_database.backend.unit * 2);
+    let crowd = Part::new("holding crowd", &test_database.address, "key", ttl).start();
+    let own = crowd.expect_line("held").parse().expect("a fence");
     let held = Instant::now();
     // The key may have ended before all of them stand in the queue, on a busy machine.
     eventually("many in the queue", async || {
@@ -114,9 +117,12 @@ async fn one_window_for_all(
     assert!(took < late, "let in after {took:?}");
 }
 
-async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(room: Room) {
-    let (locks, ours) = (connect(&room.address).await, connect(&room.address).await);
-    let theirs = connect(&room.address).await;
+async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(
+    test_database: TestDatabase,
+) {
+    let (locks, ours) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
+    let theirs = connect(&test_database.address).await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let mut idle = Box::pin(ours.lock("key").wait(secs(60)).acquire());
     eventually("one in the queue", async || {
@@ -140,10 +146,11 @@ async fn a_waiter_that_does_not_look_costs_others_of_its_process_no_place(room: 
     first.release().await.expect("held");
 }
 
-async fn a_process_that_stood_still_keeps_the_places_of_its_waiters(room: Room) {
-    let (locks, others) = (connect(&room.address).await, connect(&room.address).await);
+async fn a_process_that_stood_still_keeps_the_places_of_its_waiters(test_database: TestDatabase) {
+    let (locks, others) =
+        (connect(&test_database.address).await, connect(&test_database.address).await);
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
-    let crowd = Child::start("crowd", &room.address, "key", secs(30));
+    let crowd = Child::start("crowd", &test_database.address, "key", secs(30));
     waiting(&locks, "key", CROWD).await;
     crowd.signal(Signal::STOP);
     let passed_on = waiter(&others, "key");
@@ -160,7 +167,7 @@ async fn a_process_that_stood_still_keeps_the_places_of_its_waiters(room: Room) 
     let fence = last.fence().get();
     last.release().await.expect("held");
     let mut served: Vec<u64> =
-        (0..CROWD).map(|_| crowd.hear("served").parse().expect("a fence")).collect();
+        (0..CROWD).map(|_| crowd.expect_line("served").parse().expect("a fence")).collect();
     served.sort_unstable();
     let before = served.iter().filter(|served| **served < fence).count();
     assert_eq!(before, CROWD - 1, "all but the one whose turn has passed: {served:?}, {fence}");

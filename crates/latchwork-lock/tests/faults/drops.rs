@@ -8,7 +8,7 @@ use latchwork_lock::{Locks, PageRequest};
 use libtest_mimic::Trial;
 use tokio::sync::mpsc::{Receiver, channel};
 
-use crate::support::{Backend, Room, connect, secs};
+use crate::support::{Backend, TestDatabase, connect, secs};
 use crate::trials;
 
 /// How many take keys at the same time. Every third guard is dropped.
@@ -32,10 +32,10 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
 }
 
 /// Measured beside releases one after the other, so that it holds on a busy machine.
-async fn guards_dropped_together_share_messages(room: Room) {
+async fn guards_dropped_together_share_messages(test_database: TestDatabase) {
     const DROPPED: u32 = 600;
     const RELEASED: u32 = 60;
-    let (locks, pending) = open(&room).await;
+    let (locks, pending) = open(&test_database).await;
     let take = async |count: u32, what: &str| {
         let mut guards = Vec::new();
         for number in 0..count {
@@ -61,12 +61,12 @@ async fn guards_dropped_together_share_messages(room: Room) {
     assert!(seen.keys.is_empty(), "{seen:?}");
 }
 
-async fn keys_dropped_under_load_are_free_soon(room: Room) {
+async fn keys_dropped_under_load_are_free_soon(test_database: TestDatabase) {
     let seconds = std::env::var("LATCHWORK_DROPS_SECONDS").ok();
     let span = secs(seconds.map_or(5, |seconds| seconds.parse().expect("a number")));
-    let (locks, pending) = open(&room).await;
+    let (locks, pending) = open(&test_database).await;
     let (send, dropped) = channel(1);
-    let probe = tokio::spawn(probe(connect(&room.address).await, dropped));
+    let probe = tokio::spawn(probe(connect(&test_database.address).await, dropped));
     let most = Arc::new(AtomicUsize::new(0));
     let began = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
@@ -130,9 +130,9 @@ async fn probe(locks: Locks, mut dropped: Receiver<(String, Instant)>) -> Vec<Du
 type Pending = Arc<dyn Fn() -> usize + Send + Sync>;
 
 /// Where a provider tells how many releases are pending.
-async fn open(room: &Room) -> (Locks, Pending) {
-    let address = &room.address;
-    match room.backend.name {
+async fn open(test_database: &TestDatabase) -> (Locks, Pending) {
+    let address = &test_database.address;
+    match test_database.backend.name {
         #[cfg(feature = "mysql")]
         "mysql" => {
             let provider = latchwork_lock::MySqlLockProvider::connect(address).await;

@@ -20,7 +20,7 @@ mod support;
 
 use libtest_mimic::Arguments;
 
-/// Trials of async functions that take a room, for one backend.
+/// Trials of async functions that take a database, for one backend.
 macro_rules! trials {
     ($backend:expr; $($name:ident),* $(,)?) => {
         vec![$($backend.trial(stringify!($name), $name)),*]

@@ -11,7 +11,7 @@ use latchwork_contract::proxy::{Direction, Flow, Proxy};
 use latchwork_lock::{Guard, Locks, Refresh, Result};
 use libtest_mimic::Trial;
 
-use crate::support::{Backend, Room, SLACK, connect, eventually, secs, waiting};
+use crate::support::{Backend, SLACK, TestDatabase, connect, eventually, secs, waiting};
 use crate::trials;
 
 pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
@@ -61,7 +61,7 @@ const OUTAGES: [Outage; 4] =
     [Outage::Refused, Outage::Silence, Outage::LostAnswers, Outage::LostQuestions];
 
 /// Locks behind a proxy, and others that reach the same server without it.
-struct Line {
+struct ProxiedLocks {
     outage: Outage,
     proxy: Proxy,
     /// By way of the proxy.
@@ -70,12 +70,18 @@ struct Line {
     direct: Locks,
 }
 
-impl Line {
-    async fn open(room: &Room, outage: Outage) -> Line {
-        let proxy = proxy(room.server.expect("a server")).await;
-        let address = room.through(proxy.address());
+impl ProxiedLocks {
+    async fn open(test_database: &TestDatabase, outage: Outage) -> ProxiedLocks {
+        let proxy = proxy(test_database.server.expect("a server")).await;
+        let address = test_database.through(proxy.address());
         let locks = connect(&address).await;
-        let line = Line { outage, proxy, address, locks, direct: connect(&room.address).await };
+        let line = ProxiedLocks {
+            outage,
+            proxy,
+            address,
+            locks,
+            direct: connect(&test_database.address).await,
+        };
         line.warm_up().await;
         line
     }
@@ -160,13 +166,16 @@ async fn proxy(server: SocketAddr) -> Proxy {
 }
 
 /// The same under every outage, at once.
-async fn under_each<F: Future<Output = ()>>(room: &Room, test: fn(Line) -> F) {
-    let lines = join_all(OUTAGES.map(|outage| Line::open(room, outage))).await;
+async fn under_each<F: Future<Output = ()>>(
+    test_database: &TestDatabase,
+    test: fn(ProxiedLocks) -> F,
+) {
+    let lines = join_all(OUTAGES.map(|outage| ProxiedLocks::open(test_database, outage))).await;
     join_all(lines.into_iter().map(test)).await;
 }
 
-async fn a_cut_connection_is_made_anew(room: Room) {
-    let line = Line::open(&room, Outage::Refused).await;
+async fn a_cut_connection_is_made_anew(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::Refused).await;
     for round in 0..3 {
         let key = line.key(&format!("cut-{round}"));
         line.proxy.cut();
@@ -190,8 +199,8 @@ async fn a_cut_connection_is_made_anew(room: Room) {
     }
 }
 
-async fn an_outage_at_connect_says_so(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_at_connect_says_so(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         line.begin().await;
         // As the first of a process would find it.
         let address = line.address.clone();
@@ -203,8 +212,8 @@ async fn an_outage_at_connect_says_so(room: Room) {
     .await;
 }
 
-async fn an_outage_at_acquire_is_no_contention(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_at_acquire_is_no_contention(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         line.begin().await;
         let asking = line.locks.lock(&key).ttl(secs(2)).wait(secs(2)).acquire();
@@ -219,8 +228,8 @@ async fn an_outage_at_acquire_is_no_contention(room: Room) {
     .await;
 }
 
-async fn an_outage_at_renew_takes_nothing_away(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_at_renew_takes_nothing_away(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         let guard = line.locks.lock(&key).ttl(secs(90)).acquire().await.expect("a free key");
         line.begin().await;
@@ -238,8 +247,8 @@ async fn an_outage_at_renew_takes_nothing_away(room: Room) {
     .await;
 }
 
-async fn an_outage_at_release_leaves_no_holder(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_at_release_leaves_no_holder(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         let guard = line.locks.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         line.begin().await;
@@ -252,8 +261,8 @@ async fn an_outage_at_release_leaves_no_holder(room: Room) {
     .await;
 }
 
-async fn an_outage_while_waiting_is_no_contention(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_while_waiting_is_no_contention(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         let held = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         let (locks, name) = (line.locks.clone(), key.clone());
@@ -271,8 +280,8 @@ async fn an_outage_while_waiting_is_no_contention(room: Room) {
     .await;
 }
 
-async fn an_outage_that_passes_costs_nobody_their_turn(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn an_outage_that_passes_costs_nobody_their_turn(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         let held = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         let next = waiter(&line.locks, &key);
@@ -293,8 +302,8 @@ async fn an_outage_that_passes_costs_nobody_their_turn(room: Room) {
     .await;
 }
 
-async fn trust_ends_in_time_while_nobody_answers(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn trust_ends_in_time_while_nobody_answers(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let (plain, renewed) = (line.key("plain"), line.key("renewed"));
         let ttl = secs(3);
         let plain_guard = line.locks.lock(&plain).ttl(ttl).acquire().await.expect("a free key");
@@ -317,8 +326,8 @@ async fn trust_ends_in_time_while_nobody_answers(room: Room) {
 }
 
 /// Which of the answers is the grant only the provider knows: so each of them is lost in turn.
-async fn a_grant_whose_answer_was_lost_is_found_again(room: Room) {
-    let line = Line::open(&room, Outage::LostAnswers).await;
+async fn a_grant_whose_answer_was_lost_is_found_again(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::LostAnswers).await;
     let mut found_again = 0;
     for (round, answers) in each_answer() {
         let key = line.key(&format!("{round}-{answers}"));
@@ -348,8 +357,8 @@ async fn a_grant_whose_answer_was_lost_is_found_again(room: Room) {
     panic!("no answer that was lost was that of a grant");
 }
 
-async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
-    let line = Line::open(&room, Outage::LostAnswers).await;
+async fn a_grant_whose_answer_is_never_heard_is_given_back(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::LostAnswers).await;
     let key = line.key("a");
     line.begin().await;
     let asking = line.locks.lock(&key).ttl(secs(600)).wait(secs(2)).acquire();
@@ -361,8 +370,8 @@ async fn a_grant_whose_answer_is_never_heard_is_given_back(room: Room) {
     line.is_well().await;
 }
 
-async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
-    let line = Line::open(&room, Outage::LostAnswers).await;
+async fn a_release_whose_answer_was_lost_disturbs_nobody(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::LostAnswers).await;
     let mut unheard = 0;
     for (round, answers) in each_answer() {
         let key = line.key(&format!("{round}-{answers}"));
@@ -406,8 +415,8 @@ async fn a_release_whose_answer_was_lost_disturbs_nobody(room: Room) {
     panic!("no answer that was lost was that of a release");
 }
 
-async fn stranded_connections_are_given_up(room: Room) {
-    let line = Line::open(&room, Outage::Refused).await;
+async fn stranded_connections_are_given_up(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::Refused).await;
     let key = line.key("a");
     line.proxy.silence_open();
     let guard = line.locks.lock(&key).ttl(secs(90)).wait(secs(30)).acquire().await;
@@ -425,8 +434,8 @@ async fn stranded_connections_are_given_up(room: Room) {
     line.is_free(&key).await;
 }
 
-async fn a_waiter_whose_notices_are_swallowed_gets_its_turn(room: Room) {
-    let line = Line::open(&room, Outage::Refused).await;
+async fn a_waiter_whose_notices_are_swallowed_gets_its_turn(test_database: TestDatabase) {
+    let line = ProxiedLocks::open(&test_database, Outage::Refused).await;
     let key = line.key("a");
     for _ in 0..2 {
         let held = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
@@ -440,9 +449,9 @@ async fn a_waiter_whose_notices_are_swallowed_gets_its_turn(room: Room) {
     }
 }
 
-async fn a_slow_network_is_only_slow(room: Room) {
+async fn a_slow_network_is_only_slow(test_database: TestDatabase) {
     const SLOW: Duration = Duration::from_millis(150);
-    let line = Line::open(&room, Outage::Refused).await;
+    let line = ProxiedLocks::open(&test_database, Outage::Refused).await;
     let key = line.key("a");
     for direction in [Direction::ToServer, Direction::ToClient] {
         line.proxy.set(direction, Flow::Delay(SLOW));
@@ -462,8 +471,8 @@ async fn a_slow_network_is_only_slow(room: Room) {
     line.is_free(&key).await;
 }
 
-async fn no_connection_outlives_its_provider(room: Room) {
-    under_each(&room, |line: Line| async move {
+async fn no_connection_outlives_its_provider(test_database: TestDatabase) {
+    under_each(&test_database, |line: ProxiedLocks| async move {
         let key = line.key("a");
         let held = line.direct.lock(&key).ttl(secs(600)).acquire().await.expect("a free key");
         let (locks, name) = (line.locks.clone(), key.clone());
@@ -475,7 +484,7 @@ async fn no_connection_outlives_its_provider(room: Room) {
         line.end().await;
         held.release().await.expect("held");
         line.is_well().await;
-        let Line { proxy, locks, outage, .. } = line;
+        let ProxiedLocks { proxy, locks, outage, .. } = line;
         assert!(proxy.counts().open > 0, "it works without a connection?");
         locks.close().await;
         drop(locks);

@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 
 use crate::support::log::kill_at_any_instant;
 use crate::support::{
-    Backend, Child, Part, Room, SLACK, Signal, connect, eventually, gate, millis, secs, until,
-    waiter, waiting,
+    Backend, Child, Part, SLACK, Signal, TestDatabase, connect, eventually, gate, millis, secs,
+    until, waiter, waiting,
 };
 use crate::trials;
 
@@ -27,9 +27,9 @@ pub(crate) fn trials(backend: Backend) -> Vec<Trial> {
     ]
 }
 
-async fn two_processes_exclude_each_other(room: Room) {
-    let locks = connect(&room.address).await;
-    let (mut child, fence) = Child::hold(&room.address, "key", secs(60));
+async fn two_processes_exclude_each_other(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
+    let (mut child, fence) = Child::hold(&test_database.address, "key", secs(60));
     let error = locks.lock("key").acquire().await.expect_err("taken");
     assert_eq!(error.code(), "lock_taken");
     assert!(error.to_string().contains(&child.id().to_string()), "it names the holder: {error}");
@@ -41,29 +41,29 @@ async fn two_processes_exclude_each_other(room: Room) {
     guard.release().await.expect("held");
 }
 
-async fn processes_wait_in_the_order_in_which_they_came(room: Room) {
-    let locks = connect(&room.address).await;
+async fn processes_wait_in_the_order_in_which_they_came(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
     let mut children = Vec::new();
     for n in 1..=3 {
-        children.push(Child::start("wait", &room.address, "key", secs(60)));
+        children.push(Child::start("wait", &test_database.address, "key", secs(60)));
         waiting(&locks, "key", n).await;
     }
     let mut last = guard.fence().get();
     guard.release().await.expect("held");
     for mut child in children {
-        let fence: u64 = child.hear("held").parse().expect("a fence");
+        let fence: u64 = child.expect_line("held").parse().expect("a fence");
         assert!(fence > last, "in turn");
         last = fence;
         assert_eq!(child.release(), "ok");
     }
 }
 
-async fn a_killed_holder_ends_at_its_ttl(room: Room) {
-    let locks = connect(&room.address).await;
-    let ttl = room.backend.unit * 4;
+async fn a_killed_holder_ends_at_its_ttl(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
+    let ttl = test_database.backend.unit * 4;
     let before = Instant::now();
-    let (child, fence) = Child::hold(&room.address, "key", ttl);
+    let (child, fence) = Child::hold(&test_database.address, "key", ttl);
     let held = Instant::now();
     let next = waiter(&locks, "key");
     waiting(&locks, "key", 1).await;
@@ -72,17 +72,17 @@ async fn a_killed_holder_ends_at_its_ttl(room: Room) {
     assert!(guard.fence().get() > fence && guard.waited());
     let late = ttl + locks.capabilities().granularity() + SLACK;
     assert!(held.elapsed() < late, "let in after {:?}", held.elapsed());
-    if !room.backend.frees_the_dead {
+    if !test_database.backend.frees_the_dead {
         assert!(before.elapsed() >= ttl, "let in after {:?}", before.elapsed());
     }
     println!("freed {:?} after the grant, of a ttl of {ttl:?}", held.elapsed());
     guard.release().await.expect("held");
 }
 
-async fn a_killed_waiter_is_forgotten(room: Room) {
-    let locks = connect(&room.address).await;
+async fn a_killed_waiter_is_forgotten(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
-    let child = Child::start("wait", &room.address, "key", secs(60));
+    let child = Child::start("wait", &test_database.address, "key", secs(60));
     waiting(&locks, "key", 1).await;
     let next = waiter(&locks, "key");
     waiting(&locks, "key", 2).await;
@@ -97,10 +97,10 @@ async fn a_killed_waiter_is_forgotten(room: Room) {
     assert!(released.elapsed() < SLACK, "handed on after {:?}", released.elapsed());
 }
 
-async fn a_stopped_waiter_lets_others_ahead_and_still_gets_its_turn(room: Room) {
-    let locks = connect(&room.address).await;
+async fn a_stopped_waiter_lets_others_ahead_and_still_gets_its_turn(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
     let guard = locks.lock("key").ttl(secs(60)).acquire().await.expect("free");
-    let mut child = Child::start("wait", &room.address, "key", secs(60));
+    let mut child = Child::start("wait", &test_database.address, "key", secs(60));
     waiting(&locks, "key", 1).await;
     child.signal(Signal::STOP);
     guard.release().await.expect("held");
@@ -109,13 +109,14 @@ async fn a_stopped_waiter_lets_others_ahead_and_still_gets_its_turn(room: Room) 
     child.signal(Signal::CONT);
     waiting(&locks, "key", 1).await;
     guard.release().await.expect("held");
-    child.hear("held");
+    child.expect_line("held");
     assert_eq!(child.release(), "ok");
 }
 
-async fn a_stopped_holder_expires_and_learns_of_it(room: Room) {
-    let locks = connect(&room.address).await;
-    let (mut child, fence) = Child::hold(&room.address, "key", room.backend.unit * 2);
+async fn a_stopped_holder_expires_and_learns_of_it(test_database: TestDatabase) {
+    let locks = connect(&test_database.address).await;
+    let (mut child, fence) =
+        Child::hold(&test_database.address, "key", test_database.backend.unit * 2);
     child.signal(Signal::STOP);
     let guard = locks.lock("key").ttl(secs(60)).wait(secs(20)).acquire().await.expect("it ran out");
     assert!(guard.fence().get() > fence);
@@ -125,28 +126,28 @@ async fn a_stopped_holder_expires_and_learns_of_it(room: Room) {
     guard.release().await.expect("not touched by the late one");
 }
 
-async fn a_late_write_of_a_stopped_holder_is_refused(room: Room) {
+async fn a_late_write_of_a_stopped_holder_is_refused(test_database: TestDatabase) {
     // Before the provider makes its own tables, as who has only the gate would.
-    gate::prepare(&room.gate).await;
-    let locks = connect(&room.address).await;
-    let part = Part::new("write", &room.address, "key", room.backend.unit * 2);
-    let mut child = part.writing_to(&room.gate).start();
-    child.hear("held");
+    gate::prepare(&test_database.gate).await;
+    let locks = connect(&test_database.address).await;
+    let part = Part::new("write", &test_database.address, "key", test_database.backend.unit * 2);
+    let mut child = part.writing_to(&test_database.gate).start();
+    child.expect_line("held");
     child.signal(Signal::STOP);
     let guard = locks.lock("key").ttl(secs(60)).wait(secs(20)).acquire().await.expect("it ran out");
-    gate::write(&room.gate, "key", guard.fence()).await.expect("the newest fence");
+    gate::write(&test_database.gate, "key", guard.fence()).await.expect("the newest fence");
     child.signal(Signal::CONT);
-    child.tell("write");
-    assert_eq!(child.hear("wrote"), "stale_fence");
-    assert_eq!(gate::written(&room.gate, "key").await, [guard.fence()]);
+    child.send_line("write");
+    assert_eq!(child.expect_line("wrote"), "stale_fence");
+    assert_eq!(gate::written(&test_database.gate, "key").await, [guard.fence()]);
     guard.release().await.expect("held");
 }
 
-async fn a_lease_outlives_its_process(room: Room) {
-    let mut child = Child::start("lease", &room.address, "key", secs(60));
-    let lease: Lease = serde_json::from_str(&child.hear("lease")).expect("a lease");
+async fn a_lease_outlives_its_process(test_database: TestDatabase) {
+    let mut child = Child::start("lease", &test_database.address, "key", secs(60));
+    let lease: Lease = serde_json::from_str(&child.expect_line("lease")).expect("a lease");
     assert!(child.ends_well());
-    let locks = connect(&room.address).await;
+    let locks = connect(&test_database.address).await;
     assert_eq!(locks.lock("key").acquire().await.expect_err("held").code(), "lock_taken");
     let old = lease.fence;
     let guard = locks.resume(lease.clone()).await.expect("resumed");
@@ -155,9 +156,9 @@ async fn a_lease_outlives_its_process(room: Room) {
     guard.release().await.expect("held");
 }
 
-async fn eight_processes_may_begin_at_once(room: Room) {
+async fn eight_processes_may_begin_at_once(test_database: TestDatabase) {
     // Nothing is there yet: no table, no directory.
-    let start = |_| Some(Child::start("wait", &room.address, "key", secs(60)));
+    let start = |_| Some(Child::start("wait", &test_database.address, "key", secs(60)));
     let mut children: Vec<Option<Child>> = (0..8).map(start).collect();
     for _ in 0..children.len() {
         let mut next = None;
@@ -171,11 +172,12 @@ async fn eight_processes_may_begin_at_once(room: Room) {
     }
 }
 
-async fn kills_at_any_instant_leave_order(room: Room) {
-    let ttl = room.backend.unit * 2;
-    let part = Part::new("loop", &room.address, "key", ttl).writing_to(&room.file("log"));
+async fn kills_at_any_instant_leave_order(test_database: TestDatabase) {
+    let ttl = test_database.backend.unit * 2;
+    let part = Part::new("loop", &test_database.address, "key", ttl)
+        .writing_to(&test_database.file("log"));
     let last = kill_at_any_instant(&part, 3, millis(60));
-    let locks = connect(&room.address).await;
+    let locks = connect(&test_database.address).await;
     let guard = locks.lock("key").wait(secs(40)).acquire().await.expect("no damage");
     assert!(guard.fence().get() > last);
     guard.release().await.expect("held");

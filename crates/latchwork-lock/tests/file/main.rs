@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use latchwork_lock::{FileLockProvider, Locks, PageRequest, blocking};
-use support::child::{hold, say, told};
+use support::child::{hold, print_line, read_line};
 use support::{Child, Part, secs};
 
 // ---- the other process -------------------------------------------------------------------------
@@ -42,7 +42,7 @@ fn child_process() {
                 let answer = blocking::Locks::connect(&part.address).and_then(|locks| {
                     locks.lock(&part.key).acquire().map(|guard| drop(guard.release()))
                 });
-                say(&match answer {
+                print_line(&match answer {
                     Ok(()) => "opened ok".to_owned(),
                     Err(error) => format!("opened {} {error}", error.code()),
                 });
@@ -50,7 +50,7 @@ fn child_process() {
             "list" => {
                 let listed = blocking::Locks::connect(&part.address)
                     .and_then(|locks| locks.list("", PageRequest::default()));
-                say(&match listed {
+                print_line(&match listed {
                     Ok(page) => format!("opened {} keys", page.keys.len()),
                     Err(error) => format!("opened {} {error}", error.code()),
                 });
@@ -58,7 +58,7 @@ fn child_process() {
             "inspect" => {
                 let seen = blocking::Locks::connect(&part.address)
                     .and_then(|locks| locks.inspect(&part.key));
-                say(&match seen {
+                print_line(&match seen {
                     Ok(seen) => format!("opened {} holders", seen.holders.len()),
                     Err(error) => format!("opened {} {error}", error.code()),
                 });
@@ -74,14 +74,14 @@ fn child_process() {
             }
             "exhaust" => exhaust(&locks(dir), &part.key),
             "rounds" => {
-                say("ready");
-                while let Some(line) = told() {
+                print_line("ready");
+                while let Some(line) = read_line() {
                     let locks = locks(&dir.join(line));
                     let guard = locks.lock(&part.key).ttl(part.ttl).wait(secs(20)).acquire();
                     let guard = guard.expect("acquired");
                     let fence = guard.fence();
                     guard.release().expect("released");
-                    say(&format!("fence {fence}"));
+                    print_line(&format!("fence {fence}"));
                 }
             }
             _ => return false,
@@ -99,9 +99,9 @@ fn exhaust(locks: &blocking::Locks, key: &str) {
     }
     let error = locks.lock(key).acquire().expect_err("no descriptor is left");
     drop(all);
-    say(&format!("exhausted {} {error}", error.code()));
+    print_line(&format!("exhausted {} {error}", error.code()));
     let again = locks.lock(key).acquire();
-    say(&format!("again {}", again.map_or_else(|e| e.code(), |_| "ok")));
+    print_line(&format!("again {}", again.map_or_else(|e| e.code(), |_| "ok")));
 }
 
 fn part(name: &str, dir: &Path, key: &str, ttl: Duration) -> Part {

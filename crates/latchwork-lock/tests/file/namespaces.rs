@@ -12,7 +12,8 @@ fn another_time_namespace_is_refused() {
     let Some(elsewhere) = time_namespace("another_time_namespace_is_refused") else { return };
     let dir = temp();
     let here = locks(dir.path());
-    let open = |key| part("open", dir.path(), key, secs(10)).start_as(elsewhere()).hear("opened");
+    let open =
+        |key| part("open", dir.path(), key, secs(10)).start_as(elsewhere()).expect_line("opened");
 
     // Held here, wanted there.
     let guard = here.lock("k").ttl(secs(60)).acquire().expect("free");
@@ -26,7 +27,7 @@ fn another_time_namespace_is_refused() {
     // Held there, wanted here.
     let part = part("hold", dir.path(), "k", secs(60));
     let mut child = part.start_as(elsewhere());
-    child.hear("held");
+    child.expect_line("held");
     for error in [
         here.lock("k").acquire().expect_err("held"),
         here.lock("k").wait(secs(5)).acquire().expect_err("held"),
@@ -44,7 +45,7 @@ fn another_time_namespace_is_refused() {
 
     // Left behind there: nobody here can tell, but whoever knows can say so.
     let child = part.start_as(elsewhere());
-    child.hear("held");
+    child.expect_line("held");
     child.kill();
     assert_eq!(here.lock("k").acquire().expect_err("who can tell").code(), "lock_backend");
     here.break_lock("k").expect("broken");

@@ -50,11 +50,11 @@ impl Home {
     }
 
     /// What a process of this user says of its part.
-    fn ask(&self, user: u32, part: &Part) -> String {
+    fn run_as(&self, user: u32, part: &Part) -> String {
         let mut run = Command::new("setpriv");
         run.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
         run.arg(self.dir.path().join("program"));
-        part.start_as(run).hear("opened")
+        part.start_as(run).expect_line("opened")
     }
 }
 
@@ -89,12 +89,12 @@ fn what_root_makes_is_of_the_directorys_owner() {
             assert!(!inside || mode & 0o177 == if found.is_dir() { 0o100 } else { 0 }, "{mode:o}");
         }
         let open = part("open", &home.locks, "k", secs(10));
-        assert!(home.ask(OWNER, &open).starts_with("lock_taken"));
+        assert!(home.run_as(OWNER, &open).starts_with("lock_taken"));
         guard.release().expect("released");
-        assert_eq!(home.ask(OWNER, &open), "ok");
+        assert_eq!(home.run_as(OWNER, &open), "ok");
         // And back: what the owner made is root's to use, and stays the owner's.
         locks.lock("k").acquire().expect("free").release().expect("released");
-        assert_eq!(home.ask(OWNER, &open), "ok");
+        assert_eq!(home.run_as(OWNER, &open), "ok");
     }
 }
 
@@ -195,20 +195,20 @@ fn what_may_not_be_read_is_an_error() {
     assert_eq!(locks.list("", PageRequest::default()).expect("listed").keys.len(), 1);
     let (list, inspect) =
         (part("list", &home.locks, "k", secs(10)), part("inspect", &home.locks, "k", secs(10)));
-    assert_eq!(home.ask(OWNER, &list), "1 keys");
-    assert_eq!(home.ask(OWNER, &inspect), "1 holders");
+    assert_eq!(home.run_as(OWNER, &list), "1 keys");
+    assert_eq!(home.run_as(OWNER, &inspect), "1 holders");
 
     // A record of somebody else's.
     let record = record(&home.locks);
     chown(&record, Some(0), Some(0)).expect("taken");
     for part in [&list, &inspect] {
-        let said = home.ask(OWNER, part);
+        let said = home.run_as(OWNER, part);
         assert!(said.starts_with("lock_backend"), "{said}");
         assert!(said.contains("permission denied") && said.contains("lock%2Fk.json"), "{said}");
     }
     // A directory of somebody else's.
     for part in [&list, &inspect] {
-        let said = home.ask(OTHER, part);
+        let said = home.run_as(OTHER, part);
         assert!(said.starts_with("lock_backend"), "{said}");
         assert!(said.contains("permission denied") && said.contains("locks"), "{said}");
     }

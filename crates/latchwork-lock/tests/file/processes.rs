@@ -36,7 +36,7 @@ fn a_lease_lives_while_a_companion_does() {
     let mut companion = Command::new("sleep").arg("600").spawn().expect("started");
     let part = part("companion", dir.path(), "k", secs(600));
     let child = part.writing_to(&companion.id().to_string()).start();
-    child.hear("held");
+    child.expect_line("held");
     child.kill();
     let taken = locks.lock("k").wait(Duration::from_millis(600)).acquire().expect_err("held");
     assert_eq!(taken.code(), "lock_taken");
@@ -83,7 +83,7 @@ fn dead_waiters_ahead_cost_one_look() {
     crowd.kill();
     guard.release().expect("released");
     let released = Instant::now();
-    last.hear("held");
+    last.expect_line("held");
     println!("handed on {:?} after the release", released.elapsed());
     // A claim window each would be 20 s.
     assert!(released.elapsed() < secs(10), "{:?}", released.elapsed());
@@ -102,16 +102,16 @@ fn a_stopped_waiter_does_not_block_the_queue() {
     first.signal(Signal::STOP);
     guard.release().expect("released");
     let released = Instant::now();
-    second.hear("held");
+    second.expect_line("held");
     assert!(released.elapsed() > Duration::from_millis(1_500), "it was the first one's turn");
     assert!(released.elapsed() < secs(30), "{:?}", released.elapsed());
     first.signal(Signal::CONT);
     until("the first queues again", || waiters(&locks, "k") == 1);
-    second.tell("release");
-    assert_eq!(second.hear("released"), "ok");
-    first.hear("held");
-    first.tell("release");
-    assert_eq!(first.hear("released"), "ok");
+    second.send_line("release");
+    assert_eq!(second.expect_line("released"), "ok");
+    first.expect_line("held");
+    first.send_line("release");
+    assert_eq!(first.expect_line("released"), "ok");
 }
 
 #[test]
@@ -154,10 +154,10 @@ fn many_processes_open_a_fresh_directory_at_once() {
     let dir = temp();
     let mut children: Vec<Child> =
         (0..8).map(|_| child("rounds", dir.path(), "k", secs(60))).collect();
-    children.iter().for_each(|c| drop(c.hear("ready")));
+    children.iter().for_each(|c| drop(c.expect_line("ready")));
     for round in 0..25 {
-        children.iter_mut().for_each(|c| c.tell(&format!("a/b/{round}")));
-        let fences: BTreeSet<String> = children.iter().map(|c| c.hear("fence")).collect();
+        children.iter_mut().for_each(|c| c.send_line(&format!("a/b/{round}")));
+        let fences: BTreeSet<String> = children.iter().map(|c| c.expect_line("fence")).collect();
         assert_eq!(fences.len(), 8, "each has its own: {fences:?}");
     }
 }
@@ -167,7 +167,7 @@ fn a_lease_outlives_its_process_when_handed_over() {
     let dir = temp();
     let locks = locks(dir.path());
     let mut child = child("lease", dir.path(), "k", secs(600));
-    let lease: Lease = serde_json::from_str(&child.hear("lease")).expect("a lease");
+    let lease: Lease = serde_json::from_str(&child.expect_line("lease")).expect("a lease");
     assert!(child.ends_well());
     assert!(locks.lock("k").try_acquire().expect("asked").is_none(), "it is still held");
     let old = lease.fence;

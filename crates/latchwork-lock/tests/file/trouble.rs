@@ -45,11 +45,11 @@ fn a_directory_without_permission_is_a_clear_error() {
         let mut run = Command::new("setpriv");
         run.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
         let child = part("open", &inside, "k", secs(10)).start_as(run);
-        child.hear("opened")
+        child.expect_line("opened")
     } else {
         fs::set_permissions(&inside, PermissionsExt::from_mode(0o000)).expect("set");
         let child = child("open", &inside, "k", secs(10));
-        let said = child.hear("opened");
+        let said = child.expect_line("opened");
         fs::set_permissions(&inside, PermissionsExt::from_mode(0o700)).expect("set");
         said
     };
@@ -106,9 +106,9 @@ fn too_many_open_files_are_an_outage() {
     run.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\""]);
     run.arg(std::env::current_exe().expect("this program"));
     let child = part("exhaust", dir.path(), "k", secs(10)).start_as(run);
-    let said = child.hear("exhausted");
+    let said = child.expect_line("exhausted");
     assert!(said.starts_with("lock_unavailable") && said.contains("ulimit"), "{said}");
-    assert_eq!(child.hear("again"), "ok");
+    assert_eq!(child.expect_line("again"), "ok");
 }
 
 struct Unmount(PathBuf);

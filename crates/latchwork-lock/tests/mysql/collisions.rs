@@ -4,7 +4,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::fences::fence;
 use crate::relay::Relay;
-use crate::support::backend::mysql::{place, room};
+use crate::support::backend::mysql::{place, test_database};
 use crate::support::{connect, eventually, millis, secs, waiter, waiting};
 use crate::{number, open};
 
@@ -16,7 +16,7 @@ pub(crate) async fn a_deadlock_is_tried_again() {
     const KEY: &str = "deadlock";
     const WAITS: &str = "SELECT COUNT(*) FROM information_schema.innodb_trx \
         WHERE trx_state = 'LOCK WAIT' AND LOCATE(LOWER(HEX('lock/deadlock')), trx_query) > 0";
-    let address = room().await;
+    let address = test_database().await;
     let locks = connect(&address).await;
     let guard = locks.lock(KEY).ttl(secs(90)).acquire().await.expect("a free key");
     let next = waiter(&locks, KEY);
@@ -49,7 +49,7 @@ pub(crate) async fn a_deadlock_is_tried_again() {
 
 /// That is neither a refusal nor a grant, and it is bounded.
 pub(crate) async fn a_key_that_somebody_sits_on_is_an_outage() {
-    let address = room().await;
+    let address = test_database().await;
     let locks = connect(&address).await;
     fence(&locks, "key").await;
     let mut other = open(&address).await;
@@ -66,7 +66,7 @@ pub(crate) async fn a_key_that_somebody_sits_on_is_an_outage() {
 /// A process that is stopped in the middle of an edit has the key's row until the server loses
 /// patience; the words of an edit say when.
 pub(crate) async fn an_edit_of_a_stopped_process_ends() {
-    let address = room().await;
+    let address = test_database().await;
     let locks = connect(&address).await;
     let guard = locks.lock("key").ttl(secs(90)).acquire().await.expect("a free key");
     let relay = Relay::start(place(&address)).await;

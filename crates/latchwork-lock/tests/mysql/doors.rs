@@ -7,7 +7,9 @@ use latchwork_lock::Locks;
 use sqlx::Row;
 
 use crate::open;
-use crate::support::backend::mysql::{self, admin, database, place, room, room_in};
+use crate::support::backend::mysql::{
+    self, admin, database, place, test_database, test_database_in,
+};
 use crate::support::server::OwnServer;
 use crate::support::{connect, secs};
 
@@ -76,11 +78,11 @@ pub(crate) async fn poor_user(address: &str) -> (String, String) {
 }
 
 pub(crate) async fn a_user_without_rights_is_told_so() {
-    let address = room().await;
+    let address = test_database().await;
     let (user, theirs) = poor_user(&address).await;
     refused(&theirs, "lock_backend", "right").await;
-    let room = database(&address);
-    admin(&address, &format!("GRANT SELECT ON {room}.* TO {user}")).await;
+    let test_database = database(&address);
+    admin(&address, &format!("GRANT SELECT ON {test_database}.* TO {user}")).await;
     refused(&theirs, "lock_backend", "right").await;
 
     // Who may only read gets no lease.
@@ -92,7 +94,7 @@ pub(crate) async fn a_user_without_rights_is_told_so() {
     assert!(poor.inspect("key").await.expect("it may read").holders.is_empty());
 
     // No right to create is needed where the tables are.
-    admin(&address, &format!("GRANT INSERT, UPDATE, DELETE ON {room}.* TO {user}")).await;
+    admin(&address, &format!("GRANT INSERT, UPDATE, DELETE ON {test_database}.* TO {user}")).await;
     let modest = connect(&theirs).await;
     modest.lock("key").acquire().await.expect("a free key").release().await.expect("held");
     admin(&address, &format!("DROP USER {user}")).await;
@@ -100,7 +102,7 @@ pub(crate) async fn a_user_without_rights_is_told_so() {
 
 pub(crate) async fn a_read_only_server_is_refused() {
     let own = OwnServer::start("mariadb");
-    let address = room_in(&own.address).await;
+    let address = test_database_in(&own.address).await;
     let (user, theirs) = poor_user(&address).await;
     admin(&address, &format!("GRANT ALL ON {}.* TO {user}", database(&address))).await;
     let locks = connect(&theirs).await;

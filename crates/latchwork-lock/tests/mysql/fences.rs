@@ -2,7 +2,7 @@
 
 use latchwork_lock::{Fence, Locks};
 
-use crate::support::backend::mysql::{admin, room};
+use crate::support::backend::mysql::{admin, test_database};
 use crate::support::{connect, eventually, secs, waiter, waiting};
 use crate::{FORCE, number, open};
 
@@ -14,7 +14,7 @@ pub(crate) async fn fence(locks: &Locks, key: &'static str) -> u64 {
 }
 
 pub(crate) async fn fences_go_on_above_a_restored_copy() {
-    let address = room().await;
+    let address = test_database().await;
     let before = fence(&connect(&address).await, "key").await;
     // As a copy from long ago would have it.
     admin(&address, "UPDATE latchwork_lock_key SET fence = 1000").await;
@@ -28,7 +28,7 @@ pub(crate) async fn fences_go_on_above_a_restored_copy() {
 
 /// An hour of fences was given by a clock that was ahead: on they go from there.
 pub(crate) async fn fences_grow_although_the_clock_was_set_back() {
-    let address = room().await;
+    let address = test_database().await;
     let locks = connect(&address).await;
     fence(&locks, "key").await;
     admin(&address, "UPDATE latchwork_lock_key SET fence = fence + 3600000000").await;
@@ -55,7 +55,7 @@ pub(crate) async fn fences_grow_although_the_clock_was_set_back() {
 
 pub(crate) async fn keys_that_nobody_uses_go_and_their_fences_stay() {
     const ROWS: &str = "SELECT COUNT(*) FROM latchwork_lock_key";
-    let address = room().await;
+    let address = test_database().await;
     let locks = connect(&address).await;
     let held = locks.lock("held").ttl(secs(90)).acquire().await.expect("a free key");
     for key in ["a", "b", "c"] {
@@ -79,7 +79,7 @@ pub(crate) async fn keys_that_nobody_uses_go_and_their_fences_stay() {
 }
 
 pub(crate) async fn every_shared_holder_has_its_own_fence() {
-    let locks = connect(&room().await).await;
+    let locks = connect(&test_database().await).await;
     let mut guards = Vec::new();
     for _ in 0..3 {
         guards.push(locks.lock("key").shared().acquire().await.expect("shared"));

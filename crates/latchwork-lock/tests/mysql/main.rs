@@ -32,9 +32,9 @@ const FORCE: Refresh = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
 fn main() {
     let mut trials = Vec::new();
     macro_rules! tests {
-        ($($room:ident: $($name:ident),* $(,)?;)*) => {$($(
-            let name = concat!(stringify!($room), "::", stringify!($name));
-            trials.push(trial(name, || support::block_on($room::$name())));
+        ($($test_database:ident: $($name:ident),* $(,)?;)*) => {$($(
+            let name = concat!(stringify!($test_database), "::", stringify!($name));
+            trials.push(trial(name, || support::block_on($test_database::$name())));
         )*)*};
     }
     tests![
@@ -70,6 +70,7 @@ fn main() {
             a_pool_of_one_connection_is_enough,
             an_exhausted_pool_is_an_outage_and_no_contention,
             a_waiter_outlasts_an_exhausted_pool,
+            a_blocked_thread_with_a_pool_of_one_keeps_its_lease,
             a_server_without_connections_is_an_outage,
             sessions_of_the_user_stay_as_they_were;
         tls:

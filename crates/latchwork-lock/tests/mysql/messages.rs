@@ -5,12 +5,12 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 
 use crate::FORCE;
 use crate::relay::Relay;
-use crate::support::backend::mysql::{place, room};
+use crate::support::backend::mysql::{place, test_database};
 use crate::support::{connect, waiter, waiting};
 
 /// How often the server is asked, counted on the wire: each time that the talk turns.
 pub(crate) async fn messages_are_as_few_as_declared() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await;
     let relay = Relay::start(place(&address)).await;
     let options: MySqlConnectOptions = relay.leads_to(&address).parse().expect("an address");
@@ -49,7 +49,7 @@ pub(crate) async fn messages_are_as_few_as_declared() {
 /// Within a process a key goes from one to the next in the message that gives it back, and
 /// who comes to wait for it stands in line by one message, too: the rules are hardly asked.
 pub(crate) async fn a_key_goes_from_task_to_task_by_single_messages() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await;
     let relay = Relay::start(place(&address)).await;
     let locks = connect(&relay.leads_to(&address)).await;

@@ -5,12 +5,12 @@ use latchwork_lock::{Clock, Fence, Key, Locks, MySqlFenceGate, MySqlLockProvider
 use sqlx::{Connection, MySqlConnection, Row};
 
 use crate::doors::poor_user;
-use crate::support::backend::mysql::{admin, database, room};
+use crate::support::backend::mysql::{admin, database, test_database};
 use crate::support::{connect, eventually, millis, secs};
 use crate::{number, open};
 
 pub(crate) async fn a_token_is_in_no_table() {
-    let address = room().await;
+    let address = test_database().await;
     let provider = MySqlLockProvider::connect(&address).await.expect("there");
     let request = |wait| {
         let key = Key::new("key").expect("legal");
@@ -46,7 +46,7 @@ pub(crate) async fn a_token_is_in_no_table() {
 
 /// A server would take some of these for equal, were they text.
 pub(crate) async fn keys_are_told_apart_by_every_byte() {
-    let locks = connect(&room().await).await;
+    let locks = connect(&test_database().await).await;
     let mut guards = Vec::new();
     for key in ["key", "Key", "key ", "kéy", "ke\u{301}y", "key\u{a0}", "k%", "k_", "'; --", "\\"]
     {
@@ -58,7 +58,7 @@ pub(crate) async fn keys_are_told_apart_by_every_byte() {
 }
 
 pub(crate) async fn the_fence_gate_works_in_a_transaction() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await;
     let mut one = open(&address).await;
     let mut other = open(&address).await;
@@ -89,7 +89,7 @@ pub(crate) async fn the_fence_gate_works_in_a_transaction() {
 
 /// As the documentation says it, without a driver that tells the insert id.
 pub(crate) async fn the_fence_gate_is_one_statement_for_other_drivers() {
-    let address = room().await;
+    let address = test_database().await;
     let mut connection = open(&address).await;
     sqlx::raw_sql(MySqlFenceGate::SCHEMA).execute(&mut connection).await.expect("made");
     for (fence, newest) in [(7_i64, 7), (7, 7), (6, 7), (8, 8)] {
@@ -107,7 +107,7 @@ pub(crate) async fn a_key_tells_truly_who_stands_behind_it() {
         k.others <> (SELECT COUNT(*) FROM latchwork_lock l WHERE l.name = k.name) OR \
         NOT (k.head <=> (SELECT MIN(l.place) FROM latchwork_lock l WHERE l.name = k.name)) OR \
         NOT (k.next_us <=> (SELECT MIN(l.expires_us) FROM latchwork_lock l WHERE l.name = k.name))";
-    let address = room().await;
+    let address = test_database().await;
     let processes = [connect(&address).await, connect(&address).await];
     let asks = (0..12).map(|n| {
         let locks = processes[n % 2].clone();
@@ -145,7 +145,7 @@ pub(crate) async fn a_key_tells_truly_who_stands_behind_it() {
 }
 
 pub(crate) async fn many_may_start_at_once() {
-    let address = room().await;
+    let address = test_database().await;
     let starts = (0..8).map(|_| MySqlLockProvider::connect(&address));
     for started in futures::future::join_all(starts).await {
         started.expect("each of them");
@@ -157,7 +157,7 @@ pub(crate) async fn many_may_start_at_once() {
 
 /// Who lets nobody make tables can make them before; the program then finds them.
 pub(crate) async fn the_schema_can_be_made_by_hand() {
-    let address = room().await;
+    let address = test_database().await;
     let schema = Locks::schema("mysql:").expect("it has one");
     admin(&address, &schema).await;
     // Said twice it does no harm.

@@ -8,7 +8,7 @@ use latchwork_lock::provider::Token;
 use latchwork_lock::{Capability, Locks};
 
 use crate::server;
-use crate::support::backend::postgres::{admin, place, room};
+use crate::support::backend::postgres::{admin, place, test_database};
 use crate::support::server::ports;
 use crate::support::{connect, until};
 
@@ -69,7 +69,7 @@ impl Drop for Pooler {
 
 /// As a command does it: a runtime with one thread has no connections of its own.
 pub(crate) async fn a_start_takes_two_connections_at_most() {
-    let address = room().await;
+    let address = test_database().await;
     connect(&address).await.close().await; // the tables are made
     let proxy = Proxy::before(place(&address).parse().expect("an address")).await.expect("a port");
     let address = address.replace(place(&address), &proxy.address().to_string());
@@ -108,7 +108,7 @@ pub(crate) async fn a_pooler_with_one_connection_serves_many_starts() {
 /// setting, or ignores it.
 pub(crate) async fn a_pooler_is_recognised() {
     let hears = |locks: &Locks| locks.capabilities().has(Capability::Notification);
-    assert!(hears(&connect(&room().await).await));
+    assert!(hears(&connect(&test_database().await).await));
     for settings in ["", "ignore_startup_parameters = options"] {
         let pooler = Pooler::start(settings).await;
         assert!(!hears(&connect(&pooler.address).await), "{settings:?}");

@@ -9,7 +9,7 @@ use futures::poll;
 use latchwork_lock::{Locks, PageRequest};
 use tokio::runtime::Runtime;
 
-use crate::support::backend::postgres::room;
+use crate::support::backend::postgres::test_database;
 use crate::support::{connect, eventually, millis, secs};
 
 fn runtime() -> Runtime {
@@ -29,7 +29,7 @@ async fn keep_locking(locks: Locks, key: String, grants: Arc<AtomicU32>) {
 
 pub(crate) async fn two_runtimes_share_a_key() {
     const EACH: u32 = 60;
-    let locks = connect(&room().await).await;
+    let locks = connect(&test_database().await).await;
     let inside = Arc::new(AtomicBool::new(false));
     let round = |locks: Locks, inside: Arc<AtomicBool>| async move {
         for _ in 0..EACH {
@@ -57,7 +57,7 @@ pub(crate) async fn two_runtimes_share_a_key() {
 
 /// A request is carried by the task that asks, which may look away or drop it at any time.
 pub(crate) async fn who_does_not_look_holds_nobody_up() {
-    let locks = connect(&room().await).await;
+    let locks = connect(&test_database().await).await;
     let other = runtime();
     let ours = locks.clone();
     let looking_away = other.spawn(async move {
@@ -96,7 +96,7 @@ pub(crate) async fn who_does_not_look_holds_nobody_up() {
 
 /// Cut off anywhere: while asking, while waiting, while holding and while giving back.
 pub(crate) async fn a_runtime_that_ends_leaves_nothing_behind() {
-    let locks = connect(&room().await).await;
+    let locks = connect(&test_database().await).await;
     for round in 0..12 {
         let other = runtime();
         let grants = Arc::new(AtomicU32::new(0));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use latchwork_lock::{Locks, PostgresLockProvider};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::support::backend::postgres::{place, room};
+use crate::support::backend::postgres::{place, test_database};
 use crate::support::{waiter, waiting};
 
 /// Everything that was logged by anybody in this process.
@@ -38,7 +38,7 @@ pub(crate) async fn no_secret_is_ever_said() {
     let all = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
     all.with_writer(said.clone()).with_ansi(false).init();
 
-    let address = room().await;
+    let address = test_database().await;
     let password = address.split([':', '@']).nth(2).expect("user:password@").to_owned();
     assert!(password.len() > 8, "one that can be looked for");
     let mut texts = Vec::new();

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use latchwork_lock::{Locks, RedisLockProvider};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::server::{Server, free_port, tell};
+use crate::server::{Server, admin_command, free_port};
 use crate::{eventually, locks, shared, unique};
 
 /// Opening fails with this code, a message that has the word, and no secret.
@@ -62,7 +62,7 @@ pub(crate) async fn rights_and_passwords_are_checked() {
     let user = |name: &str, rights: &[&str]| {
         let mut words = vec!["ACL", "SETUSER", name, "on", ">hush"];
         words.extend(rights);
-        tell::<()>(&address, &words);
+        admin_command::<()>(&address, &words);
         format!("redis://{name}:hush@{place}")
     };
     let enough: Vec<&str> =
@@ -83,7 +83,7 @@ pub(crate) async fn rights_and_passwords_are_checked() {
     let no_keys = ["~else:*", "&*", "+@all"];
     refused(&user("elsewhere", &no_keys), "lock_backend", "right").await;
     refused(&format!("redis://nobody:hush@{place}"), "lock_backend", "password").await;
-    tell::<()>(&address, &["CONFIG", "SET", "requirepass", "hush"]);
+    admin_command::<()>(&address, &["CONFIG", "SET", "requirepass", "hush"]);
     refused(&format!("redis://{place}"), "lock_backend", "password").await;
     refused(&format!("redis://:hushed@{place}"), "lock_backend", "password").await;
     locks(&format!("redis://:hush@{place}")).await;
@@ -98,10 +98,10 @@ pub(crate) async fn a_replica_and_a_cluster_are_refused() {
 
     // One that is demoted while it is used is away, until it is not.
     let locks = locks(&primary.address()).await;
-    tell::<()>(&primary.address(), &["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
+    admin_command::<()>(&primary.address(), &["REPLICAOF", "127.0.0.1", &free_port().to_string()]);
     let error = locks.lock("key").acquire().await.expect_err("it may not write");
     assert_eq!(error.code(), "lock_unavailable", "{error}");
-    tell::<()>(&primary.address(), &["REPLICAOF", "NO", "ONE"]);
+    admin_command::<()>(&primary.address(), &["REPLICAOF", "NO", "ONE"]);
     eventually("it may write again", async || locks.lock("key").acquire().await.is_ok()).await;
 }
 
@@ -139,7 +139,7 @@ pub(crate) async fn a_server_that_may_evict_is_warned_of() {
     let warned = || said.text().contains("maxmemory-policy noeviction");
     let server = Server::start(&[]);
     let set = |name: &str, value: &str| {
-        tell::<()>(&server.address(), &["CONFIG", "SET", name, value]);
+        admin_command::<()>(&server.address(), &["CONFIG", "SET", name, value]);
     };
     // Without a limit nothing is evicted, whatever the policy says.
     set("maxmemory-policy", "allkeys-lru");
@@ -185,11 +185,12 @@ impl MakeWriter<'_> for Said {
 
 pub(crate) async fn certificates_are_checked() {
     let port = free_port().to_string();
-    let room = tempfile::tempdir().expect("a directory");
-    let (ca, other) = (authority(room.path(), "ca"), authority(room.path(), "no"));
-    let signed = |name: &str| room.path().join(name).display().to_string();
-    certificate(room.path(), "server", "localhost");
-    certificate(room.path(), "client", "somebody");
+    let test_database = tempfile::tempdir().expect("a directory");
+    let (ca, other) =
+        (authority(test_database.path(), "ca"), authority(test_database.path(), "no"));
+    let signed = |name: &str| test_database.path().join(name).display().to_string();
+    certificate(test_database.path(), "server", "localhost");
+    certificate(test_database.path(), "client", "somebody");
     let ca_file = ca.display().to_string();
     let server = Server::start(&[
         "--tls-port",
@@ -225,16 +226,16 @@ pub(crate) async fn certificates_are_checked() {
     refused(&named, "lock_backend", "certificate").await;
     let plain = format!("rediss://127.0.0.1:{}", server.port);
     refused(&plain, "lock_unavailable", "without TLS").await;
-    tell::<()>(&server.address(), &["CONFIG", "SET", "tls-auth-clients", "yes"]);
+    admin_command::<()>(&server.address(), &["CONFIG", "SET", "tls-auth-clients", "yes"]);
     refused(&trusted, "lock_backend", "TLS").await;
     locks(&own).await;
 }
 
 /// A certificate authority; its certificate's file.
-fn authority(room: &Path, name: &str) -> PathBuf {
+fn authority(test_database: &Path, name: &str) -> PathBuf {
     let (key, file) = (format!("{name}.key"), format!("{name}.pem"));
     openssl(
-        room,
+        test_database,
         &[
             "req",
             "-x509",
@@ -253,15 +254,15 @@ fn authority(room: &Path, name: &str) -> PathBuf {
             &file,
         ],
     );
-    room.join(file)
+    test_database.join(file)
 }
 
 /// A certificate for a name, signed by the first authority.
-fn certificate(room: &Path, file: &str, name: &str) {
+fn certificate(test_database: &Path, file: &str, name: &str) {
     let [key, request, extra, out] =
         ["key", "csr", "ext", "crt"].map(|ending| format!("{file}.{ending}"));
     openssl(
-        room,
+        test_database,
         &[
             "req",
             "-newkey",
@@ -277,9 +278,10 @@ fn certificate(room: &Path, file: &str, name: &str) {
             &request,
         ],
     );
-    std::fs::write(room.join(&extra), format!("subjectAltName=DNS:{name}\n")).expect("written");
+    std::fs::write(test_database.join(&extra), format!("subjectAltName=DNS:{name}\n"))
+        .expect("written");
     openssl(
-        room,
+        test_database,
         &[
             "x509",
             "-req",
@@ -300,8 +302,8 @@ fn certificate(room: &Path, file: &str, name: &str) {
     );
 }
 
-fn openssl(room: &Path, words: &[&str]) {
-    let out = Command::new("openssl").args(words).current_dir(room).output();
+fn openssl(test_database: &Path, words: &[&str]) {
+    let out = Command::new("openssl").args(words).current_dir(test_database).output();
     let out = out.expect("openssl is installed");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
@@ -319,4 +321,16 @@ pub(crate) async fn the_callers_own_client_and_connection_will_do() {
     crate::waiting(&ours, &key, 1).await;
     guard.release().await.expect("held");
     waits.await.expect("no panic").release().await.expect("held");
+}
+
+pub(crate) async fn a_blocked_runtime_of_the_callers_connection_keeps_its_lease() {
+    let (address, key) = (shared(), unique("blocked"));
+    let direct = crate::locks(&address).await;
+    crate::support::a_blocked_thread_keeps_its_lease(&direct, &key, async move || {
+        let client = redis::Client::open(address).expect("an address");
+        let connection = client.get_multiplexed_async_connection().await.expect("there");
+        let provider = RedisLockProvider::from_connection(connection, client).await;
+        (Locks::new(provider.expect("there")), async || ())
+    })
+    .await;
 }

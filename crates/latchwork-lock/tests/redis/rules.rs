@@ -26,7 +26,7 @@ impl<P: LockProvider + Clone> Side<P> {
         if token.expose().is_multiple_of(2) { &self.provider } else { &self.another }
     }
 
-    async fn ask(&mut self, request: &AcquireRequest) -> bool {
+    async fn request(&mut self, request: &AcquireRequest) -> bool {
         if request.wait == Wait::No {
             let answer = self.of(request.token).acquire(request).await.expect("it answers");
             return matches!(answer, Acquired::Granted(_));
@@ -114,7 +114,7 @@ pub(crate) async fn it_decides_as_memory_does() {
                     }
                     asked.push(request.clone());
                     let waits = request.wait != Wait::No;
-                    let told = (ours.ask(&request).await, model.ask(&request).await);
+                    let told = (ours.request(&request).await, model.request(&request).await);
                     assert_eq!(told.0, told.1, "{what}: asking for {request:?}");
                     if waits {
                         // Who came first must be clear before the next one comes.
@@ -153,7 +153,7 @@ pub(crate) async fn it_decides_as_memory_does() {
                     // Asked again, as after a lost answer.
                     let again = request.with_wait(Wait::No);
                     if ours.asks(again.token).is_none() {
-                        let told = (ours.ask(&again).await, model.ask(&again).await);
+                        let told = (ours.request(&again).await, model.request(&again).await);
                         assert_eq!(told.0, told.1, "{what}: asking again {again:?}");
                     }
                 }

@@ -65,7 +65,7 @@ impl Drop for Server {
 }
 
 /// A way to a server on which a connection can be held up.
-pub(crate) struct Way {
+pub(crate) struct StallingProxy {
     pub(crate) port: u16,
     connections: Arc<Mutex<Vec<Arc<Connection>>>>,
 }
@@ -93,11 +93,11 @@ impl Drop for HeldUp {
     }
 }
 
-impl Way {
+impl StallingProxy {
     pub(crate) fn to(server: u16) -> Self {
         let door = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = door.local_addr().expect("bound").port();
-        let way = Way { port, connections: Arc::default() };
+        let way = StallingProxy { port, connections: Arc::default() };
         let connections = way.connections.clone();
         std::thread::spawn(move || {
             for client in door.incoming() {
@@ -113,8 +113,8 @@ impl Way {
                 connections.lock().expect("no panic").push(connection.clone());
                 let mut back = (handle(&server), handle(&client));
                 let answers = connection.clone();
-                std::thread::spawn(move || answers.back.carry(&mut back.0, &mut back.1));
-                std::thread::spawn(move || connection.there.carry(&mut client, &mut server));
+                std::thread::spawn(move || answers.back.copy(&mut back.0, &mut back.1));
+                std::thread::spawn(move || connection.there.copy(&mut client, &mut server));
             }
         });
         way
@@ -160,7 +160,7 @@ impl Direction {
         HeldUp(self.clone())
     }
 
-    fn carry(&self, from: &mut TcpStream, to: &mut TcpStream) {
+    fn copy(&self, from: &mut TcpStream, to: &mut TcpStream) {
         let mut piece = [0; 4096];
         while let Ok(read @ 1..) = from.read(&mut piece) {
             self.pieces.fetch_add(1, Ordering::Release);
@@ -189,7 +189,7 @@ fn answers(port: u16) -> bool {
 }
 
 /// Says something to a server, as an administrator.
-pub(crate) fn tell<T: redis::FromRedisValue>(address: &str, words: &[&str]) -> T {
+pub(crate) fn admin_command<T: redis::FromRedisValue>(address: &str, words: &[&str]) -> T {
     let client = redis::Client::open(address).expect("an address");
     let mut connection = client.get_connection().expect("the server is there");
     let mut command = redis::cmd(words[0]);
@@ -199,7 +199,7 @@ pub(crate) fn tell<T: redis::FromRedisValue>(address: &str, words: &[&str]) -> T
 
 /// How often the server was sent a command of this name.
 pub(crate) fn count(address: &str, command: &str) -> u64 {
-    let stats: String = tell(address, &["INFO", "commandstats"]);
+    let stats: String = admin_command(address, &["INFO", "commandstats"]);
     let name = format!("cmdstat_{command}:calls=");
     let line = stats.lines().find_map(|line| line.strip_prefix(&*name));
     line.and_then(|rest| rest.split(',').next()).map_or(0, |n| n.parse().expect("a number"))

@@ -3,7 +3,7 @@
 use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
 use latchwork_lock::{Clock, Key, Mode, SystemClock};
 
-use crate::server::{Server, Way, count, tell};
+use crate::server::{Server, StallingProxy, admin_command, count};
 use crate::{eventually, locks, millis, provider, secs, shared, unique, until, waiter, waiting};
 
 pub(crate) async fn acquire_and_release_are_one_message_each() {
@@ -42,7 +42,7 @@ pub(crate) async fn many_share_a_message() {
     locks.close().await;
     let sent = count(&server.address(), "evalsha") - before;
     assert!(sent < 500, "{sent} messages for 1000 operations");
-    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -147,7 +147,7 @@ pub(crate) async fn a_release_does_not_overtake_its_request() {
         }
         drop(asks);
         locks.close().await;
-        let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+        let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
         assert!(left.is_empty(), "round {round}: {left:?}");
     }
 }
@@ -155,7 +155,7 @@ pub(crate) async fn a_release_does_not_overtake_its_request() {
 /// A message whose connection was lost is sent once more, but not for those who have gone since.
 pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
     let server = Server::start(&[]);
-    let way = Way::to(server.port);
+    let way = StallingProxy::to(server.port);
     let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
     for round in 0..10 {
         let opens = locks.lock("other").acquire().await.expect("a free key");
@@ -177,7 +177,8 @@ pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
         drop(held_up);
         locks.close().await;
         eventually("all are released", async || {
-            let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+            let left: Vec<String> =
+                admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
             left.is_empty()
         })
         .await;
@@ -189,12 +190,12 @@ pub(crate) async fn a_request_that_was_dropped_is_not_sent_again() {
 /// A server that forgot the script is asked again with it, and a release comes after its request then, too.
 pub(crate) async fn a_release_does_not_overtake_the_script() {
     let server = Server::start(&[]);
-    let way = Way::to(server.port);
+    let way = StallingProxy::to(server.port);
     let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
     let opens = locks.lock("other").acquire().await.expect("a free key");
     opens.release().await.expect("held");
     let connection = way.newest();
-    tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+    admin_command::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
     // So many that not all are sent by their own tasks.
     let ask = |i| Box::pin(locks.lock(format!("key-{i}")).ttl(secs(600)).acquire());
     let mut asks: Vec<_> = (0..6).map(ask).collect();
@@ -203,7 +204,7 @@ pub(crate) async fn a_release_does_not_overtake_the_script() {
         assert!(futures::poll!(ask).is_pending(), "it needs an answer");
     }
     eventually("the server does not know the script", async || {
-        let stats: String = tell(&server.address(), &["INFO", "errorstats"]);
+        let stats: String = admin_command(&server.address(), &["INFO", "errorstats"]);
         stats.contains("errorstat_NOSCRIPT:count=6") || stats.contains("errorstat_NOSCRIPT:count=5")
     })
     .await;
@@ -217,14 +218,14 @@ pub(crate) async fn a_release_does_not_overtake_the_script() {
     }
     drop(held_up);
     locks.close().await;
-    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
     assert!(left.is_empty(), "taken for nobody: {left:?}");
 }
 
 /// Dropped outside of its runtime, a question has its release sent on another connection.
 pub(crate) async fn a_release_from_elsewhere_does_not_overtake_its_request() {
     let server = Server::start(&[]);
-    let way = Way::to(server.port);
+    let way = StallingProxy::to(server.port);
     let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
     let elsewhere = std::thread::spawn(move || {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -272,7 +273,7 @@ pub(crate) async fn nothing_is_left_of_a_key() {
     shared.release().await.expect("held");
     // What says that this process lives goes by itself.
     eventually("only the fence is left", async || {
-        tell::<Vec<String>>(&server.address(), &["KEYS", "*"]) == ["latchwork:fence"]
+        admin_command::<Vec<String>>(&server.address(), &["KEYS", "*"]) == ["latchwork:fence"]
     })
     .await;
 }
@@ -293,7 +294,7 @@ pub(crate) async fn a_layout_that_is_unknown_is_refused() {
     ];
     let name = "latchwork:k:lock/key";
     for value in unknown {
-        tell::<()>(&address, &["SET", name, &value]);
+        admin_command::<()>(&address, &["SET", name, &value]);
         let other = request(&Key::new("lock/key").expect("legal"), Mode::Shared, Wait::No);
         let proof = Proof { key: &other.key, token: other.token };
         let waits = other.clone().with_wait(Wait::For(secs(20))).with_mode(Mode::Exclusive);
@@ -313,8 +314,8 @@ pub(crate) async fn a_layout_that_is_unknown_is_refused() {
         }
         // Nobody has it by this token, whatever it is.
         let _ = provider.release(proof).await;
-        assert_eq!(tell::<String>(&address, &["GET", name]), value);
-        let left: Vec<String> = tell(&address, &["KEYS", "latchwork:[khqd]:*"]);
+        assert_eq!(admin_command::<String>(&address, &["GET", name]), value);
+        let left: Vec<String> = admin_command(&address, &["KEYS", "latchwork:[khqd]:*"]);
         assert_eq!(left, [name], "{value}");
     }
 }
@@ -330,10 +331,10 @@ pub(crate) async fn what_is_left_of_the_dead_goes_away() {
     waiting(&locks, "full", 1).await;
     let more = waiter(&locks, "full");
     waiting(&locks, "full", 2).await;
-    let keys: Vec<String> = tell(&server.address(), &["KEYS", "*"]);
+    let keys: Vec<String> = admin_command(&server.address(), &["KEYS", "*"]);
     assert!(keys.len() >= 7, "{keys:?}");
     for key in keys.iter().filter(|key| *key != "latchwork:fence") {
-        let left: i64 = tell(&server.address(), &["PTTL", key]);
+        let left: i64 = admin_command(&server.address(), &["PTTL", key]);
         assert!(left > 0, "{key} would stay for ever");
     }
     drop((lean, shared, full));
@@ -347,7 +348,7 @@ pub(crate) async fn a_token_is_nowhere() {
     let request = request(&Key::new("key").expect("legal"), Mode::Exclusive, Wait::No);
     let answer = provider.acquire(&request).await.expect("it answers");
     assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
-    let value: String = tell(&server.address(), &["GET", "latchwork:k:key"]);
+    let value: String = admin_command(&server.address(), &["GET", "latchwork:k:key"]);
     let token = request.token.expose();
     let forms = [format!("{token:032x}"), format!("{token:x}"), token.to_string()];
     assert!(forms.iter().all(|form| !value.contains(form)), "{value}");
@@ -361,7 +362,7 @@ pub(crate) async fn a_foreign_value_harms_its_own_key_only() {
     for (command, value) in [("LPUSH", "x"), ("SET", "x"), ("SET", "*x"), ("SET", &before)] {
         let (bad, good) = (unique("bad"), unique("good"));
         let name = format!("latchwork:k:lock/{bad}");
-        tell::<()>(&shared(), &[command, &name, value]);
+        admin_command::<()>(&shared(), &[command, &name, value]);
         let asks = (0..64).map(|i| {
             let key = if i == 7 { bad.clone() } else { format!("{good}-{i}") };
             let locks = locks.clone();
@@ -374,7 +375,7 @@ pub(crate) async fn a_foreign_value_harms_its_own_key_only() {
         let error = answers[7].as_ref().expect_err("no lock");
         assert_eq!(error.code(), "lock_backend", "{error}");
         assert!(error.to_string().contains("not from this version"), "{value}: {error}");
-        tell::<()>(&shared(), &["DEL", &name]);
+        admin_command::<()>(&shared(), &["DEL", &name]);
     }
 }
 
@@ -385,7 +386,7 @@ pub(crate) async fn foreign_data_beside_a_key_harms_that_key_only() {
     for name in ["q", "d"] {
         let guard = locks.lock("bad").shared().acquire().await.expect("a free key");
         let foreign = format!("latchwork:{name}:lock/bad");
-        tell::<()>(&server.address(), &["SET", &foreign, "x"]);
+        admin_command::<()>(&server.address(), &["SET", &foreign, "x"]);
         let asks = (0..64).map(|i| {
             let key = if i == 7 { "bad".to_owned() } else { format!("good-{i}") };
             let locks = locks.clone();
@@ -405,7 +406,7 @@ pub(crate) async fn foreign_data_beside_a_key_harms_that_key_only() {
             assert_eq!(bad.expect_err("nobody can tell").code(), "lock_backend");
         }
         assert!(good.iter().all(Result::is_ok), "{good:?}");
-        tell::<()>(&server.address(), &["FLUSHALL"]);
+        admin_command::<()>(&server.address(), &["FLUSHALL"]);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use latchwork_contract::process::Signal;
 use latchwork_lock::{Fence, FenceGate, Locks, PageRequest, RedisLockProvider, Refresh};
 
-use crate::server::{Server, count, tell};
+use crate::server::{Server, admin_command, count};
 use crate::{eventually, locks, millis, secs, waiter, waiting};
 
 /// Many write under a lock whose server forgets everything, again and again.
@@ -97,10 +97,9 @@ pub(crate) async fn the_callers_connection_manager_comes_back() {
     let refused = theirs.lock("other").try_acquire().await.expect_err("there is no server");
     assert_eq!(refused.code(), "lock_unavailable", "{refused}");
     server.up();
-    eventually("the manager opens a new connection", async || {
-        guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.is_ok()
-    })
-    .await;
+    eventually("the manager opens a new connection", async || theirs.inspect("key").await.is_ok())
+        .await;
+    guard.refresh_with(Refresh { ttl: None, threshold: Some(millis(0)) }).await.expect("held");
     let fence = guard.fence();
     guard.release().await.expect("the lease was kept");
     let next = waits.await.expect("no panic");
@@ -117,7 +116,7 @@ pub(crate) async fn fences_grow_when_all_is_forgotten() {
         assert!(Some(guard.fence()) > last, "{} after {last:?}", guard.fence());
         last = Some(guard.fence());
         // Under the guard: it is as free for the next as if nobody held it.
-        tell::<()>(&server.address(), &["FLUSHALL"]);
+        admin_command::<()>(&server.address(), &["FLUSHALL"]);
         let error = guard.release().await.expect_err("the server has forgotten it");
         assert_eq!(error.code(), "lock_lost", "{error}");
     }
@@ -130,12 +129,12 @@ pub(crate) async fn the_server_may_forget_the_script() {
     let waits = waiter(&locks, "key");
     waiting(&locks, "key", 1).await;
     for _ in 0..3 {
-        tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+        admin_command::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
         let other = locks.lock("other").acquire().await.expect("a free key");
-        tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+        admin_command::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
         other.release().await.expect("held");
     }
-    tell::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
+    admin_command::<()>(&server.address(), &["SCRIPT", "FLUSH"]);
     guard.release().await.expect("held");
     waits.await.expect("no panic").release().await.expect("held");
 }
@@ -149,7 +148,7 @@ pub(crate) async fn notices_that_are_lost_are_made_up_for() {
         waiting(&ours, "key", 1).await;
         eventually("it listens", async || count(&server.address(), "subscribe") > round).await;
         // The subscriber is cut off, and may not come back before the key is handed over.
-        tell::<()>(&server.address(), &["CLIENT", "KILL", "TYPE", "pubsub"]);
+        admin_command::<()>(&server.address(), &["CLIENT", "KILL", "TYPE", "pubsub"]);
         guard.release().await.expect("held");
         let next = tokio::time::timeout(secs(10), waiter).await.expect("in time");
         next.expect("no panic").release().await.expect("held");
@@ -234,7 +233,7 @@ pub(crate) async fn drops_under_load_are_released_soon() {
     );
     assert!(median < secs(1), "a dropped key is free after {median:?}, at worst {worst:?}");
     assert!(grown < 64 << 20, "{grown} bytes more after {done} leases");
-    let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+    let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -264,7 +263,7 @@ pub(crate) async fn a_runtime_that_ends_loses_no_release() {
         });
         short.join().expect("no panic");
         locks.close().await;
-        let left: Vec<String> = tell(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
+        let left: Vec<String> = admin_command(&server.address(), &["KEYS", "latchwork:[khqd]:*"]);
         assert!(left.is_empty(), "round {round}: {left:?}");
     }
 }

@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::task::{JoinHandle, yield_now};
 
-use crate::server::{Connection, Server, Way, count, tell};
+use crate::server::{Connection, Server, StallingProxy, admin_command, count};
 use crate::{eventually, locks, millis, secs, waiter, waiting};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -39,7 +39,7 @@ async fn is_whole(guard: &Guard, theirs: &Locks) {
 
 pub(crate) async fn a_turn_is_used_when_its_claim_is_answered() {
     let server = Server::start(&[]);
-    let way = Way::to(server.port);
+    let way = StallingProxy::to(server.port);
     let theirs = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
     // What claims; this runtime asks by one of its own.
     let claims = way.newest();
@@ -72,10 +72,10 @@ pub(crate) async fn a_turn_that_is_none_lets_nobody_in() {
     let waits = waiter(&theirs, "key");
     waiting(&ours, "key", 1).await;
     eventually("it listens", async || count(&address, "subscribe") > 0).await;
-    let ids: Vec<String> = tell(&address, &["LRANGE", "latchwork:q:lock/key", "0", "-1"]);
-    let channels: Vec<String> = tell(&address, &["PUBSUB", "CHANNELS", "latchwork:c:*"]);
+    let ids: Vec<String> = admin_command(&address, &["LRANGE", "latchwork:q:lock/key", "0", "-1"]);
+    let channels: Vec<String> = admin_command(&address, &["PUBSUB", "CHANNELS", "latchwork:c:*"]);
     let notice = format!("{}:", ids[0]);
-    let heard: i64 = tell(&address, &["PUBLISH", &channels[0], &notice]);
+    let heard: i64 = admin_command(&address, &["PUBLISH", &channels[0], &notice]);
     assert_eq!((channels.len(), heard), (1, 1));
     eventually("it claims in vain", async || has_sent(&address, "c", &ids[0])).await;
     eventually("it asks again", async || has_sent(&address, "a", &ids[0])).await;
@@ -88,7 +88,7 @@ pub(crate) async fn a_turn_that_is_none_lets_nobody_in() {
 /// Whether the server was sent this operation for this request, other than as a first question.
 fn has_sent(address: &str, operation: &str, id: &str) -> bool {
     type Logged = (i64, i64, i64, Vec<String>, String, String);
-    let log: Vec<Logged> = tell(address, &["SLOWLOG", "GET", "-1"]);
+    let log: Vec<Logged> = admin_command(address, &["SLOWLOG", "GET", "-1"]);
     log.iter().any(|logged| logged.3.windows(2).any(|pair| pair == [operation, id]))
 }
 
@@ -102,13 +102,13 @@ struct Scene {
     lane: Arc<Connection>,
     first: Guard,
     second: JoinHandle<Guard>,
-    _way: Way,
+    _way: StallingProxy,
 }
 
 impl Scene {
     async fn new() -> Self {
         let server = Server::start(&[]);
-        let way = Way::to(server.port);
+        let way = StallingProxy::to(server.port);
         let ours = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
         let theirs = locks(&server.address()).await;
         let first = ours.lock("key").ttl(TTL).acquire().await.expect("a free key");
@@ -184,7 +184,7 @@ pub(crate) async fn a_turn_that_the_server_forgot_is_asked_for_again() {
     let fence = scene.first.fence();
     let released = releases(scene.first);
     eventually("it is sent", async || scene.lane.pieces() > before).await;
-    let _: String = tell(&scene.server.address(), &["FLUSHALL"]);
+    let _: String = admin_command(&scene.server.address(), &["FLUSHALL"]);
     let other = scene.theirs.lock("key").ttl(TTL).acquire().await.expect("all is forgotten");
     assert!(other.fence() > fence, "its late writes are refused");
     drop(held_up);
@@ -199,7 +199,7 @@ pub(crate) async fn a_turn_that_the_server_forgot_is_asked_for_again() {
 /// What it is given then must not end by that.
 pub(crate) async fn a_grant_that_is_being_returned_is_not_given_out() {
     let server = Server::start(&[]);
-    let way = Way::to(server.port);
+    let way = StallingProxy::to(server.port);
     let ours = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
     // The provider's own connection; this runtime opens another one.
     let own = way.newest();
@@ -254,7 +254,7 @@ pub(crate) async fn no_two_are_trusted_at_once_whatever_is_cut() {
     let inside: Arc<Mutex<Inside>> = Arc::default();
     let (mut tasks, mut ways) = (Vec::new(), Vec::new());
     for process in 0..2 {
-        let way = Way::to(server.port);
+        let way = StallingProxy::to(server.port);
         let locks = locks(&format!("redis://127.0.0.1:{}", way.port)).await;
         ways.push(way);
         for task in 0..8 {

@@ -24,11 +24,11 @@ pub struct Backend {
     /// Whether it is a server that is reached by TCP, so that a proxy can stand before it.
     pub by_tcp: bool,
     /// Makes a place that nobody else uses.
-    pub room: fn() -> BoxFuture<'static, Room>,
+    pub test_database: fn() -> BoxFuture<'static, TestDatabase>,
 }
 
 /// A place of its own for one test.
-pub struct Room {
+pub struct TestDatabase {
     pub backend: Backend,
     /// Where the locks are.
     pub address: String,
@@ -41,7 +41,7 @@ pub struct Room {
 }
 
 impl Backend {
-    fn new(name: &'static str, room: fn() -> BoxFuture<'static, Room>) -> Self {
+    fn new(name: &'static str, test_database: fn() -> BoxFuture<'static, TestDatabase>) -> Self {
         Backend {
             name,
             missing: None,
@@ -49,22 +49,22 @@ impl Backend {
             frees_the_dead: false,
             keeps_places: false,
             by_tcp: false,
-            room,
+            test_database,
         }
     }
 
-    /// A named test in a room of its own. Without a server it is skipped, and fails where `CI` is
+    /// A named test in a database of its own. Without a server it is skipped, and fails where `CI` is
     /// set.
     pub fn trial<T: Future<Output = ()>>(
         self,
         name: &str,
-        test: impl FnOnce(Room) -> T + Send + 'static,
+        test: impl FnOnce(TestDatabase) -> T + Send + 'static,
     ) -> Trial {
         let in_ci = std::env::var_os("CI").is_some();
         Trial::test(format!("{}::{name}", self.name), move || match self.missing {
             Some(reason) => Err(Failed::from(reason)),
             None => {
-                block_on(async { test((self.room)().await).await });
+                block_on(async { test((self.test_database)().await).await });
                 Ok(())
             }
         })
@@ -72,9 +72,9 @@ impl Backend {
     }
 }
 
-impl Room {
+impl TestDatabase {
     fn new(backend: Backend, address: String, gate: String, directory: tempfile::TempDir) -> Self {
-        Room { backend, address, server: None, gate, directory }
+        TestDatabase { backend, address, server: None, gate, directory }
     }
 
     /// A file in its directory.
@@ -115,23 +115,23 @@ fn directory() -> tempfile::TempDir {
 }
 
 pub fn file() -> Backend {
-    let room = || -> BoxFuture<'static, Room> {
+    let test_database = || -> BoxFuture<'static, TestDatabase> {
         let directory = directory();
         let path = directory.path().display().to_string();
         let (address, gate) = (format!("file://{path}/locks"), format!("file://{path}/gate"));
-        Box::pin(async { Room::new(file(), address, gate, directory) })
+        Box::pin(async { TestDatabase::new(file(), address, gate, directory) })
     };
-    Backend { frees_the_dead: true, ..Backend::new("file", room) }
+    Backend { frees_the_dead: true, ..Backend::new("file", test_database) }
 }
 
 #[cfg(feature = "sqlite")]
 pub fn sqlite() -> Backend {
-    let room = || -> BoxFuture<'static, Room> {
+    let test_database = || -> BoxFuture<'static, TestDatabase> {
         let directory = directory();
         let address = format!("sqlite://{}/locks.db", directory.path().display());
-        Box::pin(async { Room::new(sqlite(), address.clone(), address, directory) })
+        Box::pin(async { TestDatabase::new(sqlite(), address.clone(), address, directory) })
     };
-    Backend { keeps_places: true, ..Backend::new("sqlite", room) }
+    Backend { keeps_places: true, ..Backend::new("sqlite", test_database) }
 }
 
 /// In one of the server's many databases; it has no gate of its own.
@@ -140,22 +140,27 @@ pub fn redis() -> Backend {
     use std::sync::atomic::{AtomicU32, Ordering};
     static ROOMS: AtomicU32 = AtomicU32::new(0);
 
-    let room = || -> BoxFuture<'static, Room> {
+    let test_database = || -> BoxFuture<'static, TestDatabase> {
         Box::pin(async {
             let server = std::env::var("LATCHWORK_TEST_REDIS").expect("looked at before");
             let (server, _) = server.rsplit_once('/').expect("a database");
             // Processes that run at the same time have numbers that are near each other.
-            let room = std::process::id() * 31 + ROOMS.fetch_add(1, Ordering::Relaxed);
+            let test_database = std::process::id() * 31 + ROOMS.fetch_add(1, Ordering::Relaxed);
             let directory = directory();
             let gate = format!("file://{}/gate", directory.path().display());
             let place = server.rsplit_once('@').expect("a password").1.parse().expect("a place");
-            let room = Room::new(redis(), format!("{server}/{}", room % 10_000), gate, directory);
-            Room { server: Some(place), ..room }
+            let test_database = TestDatabase::new(
+                redis(),
+                format!("{server}/{}", test_database % 10_000),
+                gate,
+                directory,
+            );
+            TestDatabase { server: Some(place), ..test_database }
         })
     };
     let missing = std::env::var_os("LATCHWORK_TEST_REDIS").is_none();
     let missing = missing.then_some("no server; `scripts/services up redis` starts one");
-    Backend { missing, by_tcp: true, ..Backend::new("redis", room) }
+    Backend { missing, by_tcp: true, ..Backend::new("redis", test_database) }
 }
 
 #[cfg(feature = "postgres")]
@@ -164,27 +169,33 @@ pub mod postgres {
     use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-    use super::{Backend, Room, directory};
+    use super::{Backend, TestDatabase, directory};
 
     pub const MISSING: &str = "no server; `scripts/services up postgres pgbouncer` starts one";
 
     pub fn backend() -> Backend {
-        let room = || -> BoxFuture<'static, Room> {
+        let test_database = || -> BoxFuture<'static, TestDatabase> {
             Box::pin(async {
-                let address = room().await;
+                let address = test_database().await;
                 let server = place(&address).parse().expect("a socket address");
-                let room = Room::new(backend(), address.clone(), address, directory());
-                Room { server: Some(server), ..room }
+                let test_database =
+                    TestDatabase::new(backend(), address.clone(), address, directory());
+                TestDatabase { server: Some(server), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("postgres", room) }
+        Backend {
+            missing,
+            by_tcp: true,
+            keeps_places: true,
+            ..Backend::new("postgres", test_database)
+        }
     }
 
     /// Through pgbouncer in transaction mode, which passes no `search_path` on: so in a database of
     /// its own.
     pub fn pooled() -> Backend {
-        let room = || -> BoxFuture<'static, Room> {
+        let test_database = || -> BoxFuture<'static, TestDatabase> {
             Box::pin(async {
                 let (direct, pooler) = (server(), pooler());
                 let (direct, pooler) = direct.zip(pooler).expect("looked at before");
@@ -196,8 +207,9 @@ pub mod postgres {
                 };
                 let address = in_it(&pooler);
                 let server = place(&address).parse().expect("a socket address");
-                let room = Room::new(pooled(), address, in_it(&direct), directory());
-                Room { server: Some(server), ..room }
+                let test_database =
+                    TestDatabase::new(pooled(), address, in_it(&direct), directory());
+                TestDatabase { server: Some(server), ..test_database }
             })
         };
         let missing = pooler().is_none().then_some(MISSING);
@@ -205,7 +217,7 @@ pub mod postgres {
             missing,
             by_tcp: true,
             keeps_places: true,
-            ..Backend::new("postgres_pgbouncer", room)
+            ..Backend::new("postgres_pgbouncer", test_database)
         }
     }
 
@@ -226,7 +238,7 @@ pub mod postgres {
     }
 
     /// An address with a schema of its own.
-    pub async fn room() -> String {
+    pub async fn test_database() -> String {
         let server = server().expect("looked at before");
         let name = format!("room_{:x}", Token::random().expose());
         admin(&server, &format!("CREATE SCHEMA {name}")).await;
@@ -246,21 +258,27 @@ pub mod mysql {
     use latchwork_lock::provider::Token;
     use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 
-    use super::{Backend, Room, directory};
+    use super::{Backend, TestDatabase, directory};
 
     pub const MISSING: &str = "no server; `scripts/services up mariadb` starts one";
 
     pub fn backend() -> Backend {
-        let room = || -> BoxFuture<'static, Room> {
+        let test_database = || -> BoxFuture<'static, TestDatabase> {
             Box::pin(async {
-                let address = room().await;
+                let address = test_database().await;
                 let server = place(&address).parse().expect("a socket address");
-                let room = Room::new(backend(), address.clone(), address, directory());
-                Room { server: Some(server), ..room }
+                let test_database =
+                    TestDatabase::new(backend(), address.clone(), address, directory());
+                TestDatabase { server: Some(server), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
-        Backend { missing, by_tcp: true, keeps_places: true, ..Backend::new("mysql", room) }
+        Backend {
+            missing,
+            by_tcp: true,
+            keeps_places: true,
+            ..Backend::new("mysql", test_database)
+        }
     }
 
     /// The server that the environment names.
@@ -280,11 +298,11 @@ pub mod mysql {
     }
 
     /// An address with a database of its own.
-    pub async fn room() -> String {
-        room_in(&server().expect("looked at before")).await
+    pub async fn test_database() -> String {
+        test_database_in(&server().expect("looked at before")).await
     }
 
-    pub async fn room_in(server: &str) -> String {
+    pub async fn test_database_in(server: &str) -> String {
         let name = format!("room_{:x}", Token::random().expose());
         admin(server, &format!("CREATE DATABASE {name}")).await;
         let (base, _) = server.rsplit_once('/').expect("a database");
@@ -303,24 +321,30 @@ pub mod etcd {
     use futures::future::BoxFuture;
     use latchwork_lock::provider::Token;
 
-    use super::{Backend, Room, directory, millis};
+    use super::{Backend, TestDatabase, directory, millis};
 
     pub const MISSING: &str = "no server; `scripts/services up etcd` starts one";
 
     pub fn backend() -> Backend {
-        let room = || -> BoxFuture<'static, Room> {
+        let test_database = || -> BoxFuture<'static, TestDatabase> {
             Box::pin(async {
                 let server = server().expect("looked at before");
                 let place = server.trim_start_matches("etcd://").parse().expect("a socket address");
                 let directory = directory();
                 let gate = format!("file://{}/gate", directory.path().display());
-                let room = Room::new(backend(), room(&server), gate, directory);
-                Room { server: Some(place), ..room }
+                let test_database =
+                    TestDatabase::new(backend(), test_database(&server), gate, directory);
+                TestDatabase { server: Some(place), ..test_database }
             })
         };
         let missing = server().is_none().then_some(MISSING);
         // Its leases count in seconds, and two is the shortest that it grants.
-        Backend { missing, by_tcp: true, unit: millis(1_000), ..Backend::new("etcd", room) }
+        Backend {
+            missing,
+            by_tcp: true,
+            unit: millis(1_000),
+            ..Backend::new("etcd", test_database)
+        }
     }
 
     /// The server that the environment names.
@@ -329,7 +353,7 @@ pub mod etcd {
     }
 
     /// An address with a prefix of its own.
-    pub fn room(server: &str) -> String {
+    pub fn test_database(server: &str) -> String {
         format!("{server}/room-{:x}", Token::random().expose())
     }
 }

@@ -87,14 +87,14 @@ impl Part {
             "wait" => hold(request().wait(secs(60)).acquire().expect("acquired")),
             "write" => {
                 let guard = request().acquire().expect("acquired");
-                say(&format!("held {}", guard.fence()));
-                if told().is_some() {
+                print_line(&format!("held {}", guard.fence()));
+                if read_line().is_some() {
                     let wrote = block_on(gate::write(&self.place, &self.key, guard.fence()));
-                    say(&format!("wrote {}", wrote.map_or_else(|code| code, |()| "ok")));
+                    print_line(&format!("wrote {}", wrote.map_or_else(|code| code, |()| "ok")));
                 }
             }
             "loop" => {
-                say("ready");
+                print_line("ready");
                 let mut log = log::Log::open(&self.place);
                 loop {
                     let guard = request().wait(secs(60)).acquire().expect("acquired");
@@ -109,12 +109,15 @@ impl Part {
             }
             "lease" => {
                 let lease = request().acquire().expect("acquired").into_lease().expect("a lease");
-                say(&format!("lease {}", serde_json::to_string(&lease).expect("serialises")));
+                print_line(&format!(
+                    "lease {}",
+                    serde_json::to_string(&lease).expect("serialises")
+                ));
             }
             "crowd" => crowd(&|| request().wait(secs(60)).acquire().expect("acquired")),
             "holding crowd" => {
                 let guard = request().acquire().expect("acquired");
-                say(&format!("held {}", guard.fence()));
+                print_line(&format!("held {}", guard.fence()));
                 crowd(&|| request().wait(secs(60)).acquire().expect("acquired"));
             }
             other => panic!("no part {other}"),
@@ -129,7 +132,7 @@ fn crowd(acquire: &(impl Fn() -> blocking::Guard + Sync)) {
                 let guard = acquire();
                 let fence = guard.fence();
                 guard.release().expect("held");
-                say(&format!("served {fence}"));
+                print_line(&format!("served {fence}"));
             });
         }
     });
@@ -150,20 +153,20 @@ pub fn play(own: impl FnOnce(&Part) -> bool) -> bool {
 
 /// Says what it holds, and holds it until it is told to release it or the parent is gone.
 pub fn hold(guard: blocking::Guard) {
-    say(&format!("held {}", guard.fence()));
-    if told().is_some() {
+    print_line(&format!("held {}", guard.fence()));
+    if read_line().is_some() {
         let answer = guard.release();
-        say(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
+        print_line(&format!("released {}", answer.map_or_else(|e| e.code(), |()| "ok")));
     }
 }
 
 /// To the parent.
-pub fn say(line: &str) {
+pub fn print_line(line: &str) {
     println!("@ {line}");
 }
 
 /// The next line of the parent; none when it is gone.
-pub fn told() -> Option<String> {
+pub fn read_line() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line);
     read.is_ok_and(|read| read > 0).then(|| line.trim().to_owned())
@@ -183,7 +186,7 @@ impl Child {
     /// One that holds the key, and its fence.
     pub fn hold(address: &str, key: &str, ttl: Duration) -> (Child, u64) {
         let child = Child::start("hold", address, key, ttl);
-        let fence = child.hear("held").parse().expect("a fence");
+        let fence = child.expect_line("held").parse().expect("a fence");
         (child, fence)
     }
 
@@ -192,7 +195,7 @@ impl Child {
     }
 
     /// Waits for a word, and gives what was said with it.
-    pub fn hear(&self, word: &str) -> String {
+    pub fn expect_line(&self, word: &str) -> String {
         let said = self.said.recv_timeout(SOON * 2).unwrap_or_else(|_| panic!("no {word:?}"));
         let rest = said.strip_prefix(word).unwrap_or_else(|| panic!("{said:?} and not {word:?}"));
         rest.trim().to_owned()
@@ -203,15 +206,15 @@ impl Child {
         self.said.try_recv().is_ok()
     }
 
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let to = self.process.stdin.as_mut().expect("piped");
         writeln!(to, "{line}").expect("told");
     }
 
     /// Tells it to release what it holds, and hears how that went.
     pub fn release(&mut self) -> String {
-        self.tell("release");
-        self.hear("released")
+        self.send_line("release");
+        self.expect_line("released")
     }
 
     pub fn signal(&self, signal: Signal) {

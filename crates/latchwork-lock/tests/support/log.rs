@@ -38,7 +38,7 @@ impl Log {
 /// reads what they wrote: nobody was in together, and fences grew. Gives the last fence.
 pub fn kill_at_any_instant(part: &Part, processes: usize, pause: Duration) -> u64 {
     let mut children: Vec<Child> = (0..processes).map(|_| part.start()).collect();
-    children.iter().for_each(|child| drop(child.hear("ready")));
+    children.iter().for_each(|child| drop(child.expect_line("ready")));
     let began = std::time::Instant::now();
     let mut kills = 0;
     while began.elapsed() < secs(4) || kills < 12 {

@@ -3,6 +3,7 @@
 #![allow(
     dead_code,
     unused_imports,
+    unused_macros,
     unreachable_pub,
     reason = "each test program uses a part of it"
 )]
@@ -14,6 +15,8 @@ pub mod child;
 pub mod clock;
 pub mod gate;
 pub mod log;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub mod pool;
 pub mod server;
 
 use std::process::{Command, Stdio};
@@ -22,7 +25,7 @@ use std::time::{Duration, Instant};
 use latchwork_lock::{Guard, Locks};
 use tokio::task::JoinHandle;
 
-pub use backend::{Backend, Room};
+pub use backend::{Backend, TestDatabase};
 pub use child::{Child, Part, Signal};
 
 /// How long a busy machine may take for what should be there at once.
@@ -103,4 +106,43 @@ pub async fn waiting(locks: &Locks, key: &str, count: usize) {
 pub fn waiter(locks: &Locks, key: &'static str) -> JoinHandle<Guard> {
     let locks = locks.clone();
     tokio::spawn(async move { locks.lock(key).wait(secs(60)).acquire().await.expect("its turn") })
+}
+
+/// A lease is renewed while its holder blocks the only thread of its runtime for three times its ttl,
+/// and occupies what its locks are made of besides.
+///
+/// `open` runs on that runtime. It gives the locks and what occupies their connection.
+pub async fn a_blocked_thread_keeps_its_lease<O, T>(
+    direct: &Locks,
+    key: &str,
+    open: impl AsyncFnOnce() -> (Locks, O) + Send + 'static,
+) where
+    O: AsyncFnOnce() -> T,
+{
+    const TTL: Duration = Duration::from_secs(2);
+    let (begun, blocks) = tokio::sync::oneshot::channel();
+    let name = key.to_owned();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async move {
+            let (locks, occupy) = open().await;
+            let asked = locks.lock(&name).ttl(TTL).auto_renew(secs(60)).acquire().await;
+            let guard = asked.expect("a free key");
+            let occupied = occupy().await;
+            begun.send(()).expect("the test waits");
+            std::thread::sleep(TTL * 3);
+            assert!(guard.is_held(), "it was renewed all the time");
+            drop(occupied);
+            guard.release().await.expect("held to the end");
+        });
+    });
+    blocks.await.expect("it has the key");
+    let ends = Instant::now() + TTL * 5 / 2;
+    while Instant::now() < ends {
+        let taken = direct.lock(key).try_acquire().await.expect("it answers");
+        assert!(taken.is_none(), "two at once");
+        tokio::time::sleep(millis(50)).await;
+    }
+    let joined = tokio::task::spawn_blocking(|| thread.join()).await.expect("no panic");
+    joined.expect("it kept its lease");
 }

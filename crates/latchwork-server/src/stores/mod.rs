@@ -16,7 +16,7 @@ use crate::tokens::{SecretHash, Token};
 #[derive(Clone)]
 pub(crate) enum TokenStore {
     #[cfg(feature = "sqlite")]
-    Sqlite(sqlite::SqliteTokens),
+    Sqlite(Box<sqlite::SqliteTokens>),
     #[cfg(feature = "postgres")]
     Postgres(postgres::PostgresTokens),
 }
@@ -38,7 +38,10 @@ impl TokenStore {
         let scheme = url.split(':').next().unwrap_or_default();
         match scheme {
             #[cfg(feature = "sqlite")]
-            "sqlite" => sqlite::SqliteTokens::connect(url).await.map(TokenStore::Sqlite),
+            "sqlite" => {
+                let tokens = sqlite::SqliteTokens::connect(url).await?;
+                Ok(TokenStore::Sqlite(Box::new(tokens)))
+            }
             #[cfg(feature = "postgres")]
             "postgres" | "postgresql" => {
                 postgres::PostgresTokens::connect(url).await.map(TokenStore::Postgres)

@@ -39,7 +39,7 @@ async fn connections_are_encrypted_with_the_files() {
         let run = move || Command::new("curl").args(["-sS", "-m", "20"]).args(words).output();
         tokio::task::spawn_blocking(run).await.expect("no panic").expect("curl is installed")
     };
-    let trusted = vec!["--cacert".to_owned(), cert.display().to_string()];
+    let trusted = ["--cacert".to_owned(), cert.display().to_string()];
     let call = |more: &[&str]| {
         let more = more.iter().map(|&word| word.to_owned());
         trusted.iter().cloned().chain(more).collect::<Vec<_>>()

@@ -69,7 +69,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         ),
         Driver::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => (
             Temporary,
-            "nobody listens there; check the host and the port, and that the server runs".into(),
+            "no server listens there; check the host and the port, and that the server runs".into(),
         ),
         Driver::Tls(_) => (Permanent, NO_TLS.into()),
         // What rustls has against a certificate comes as this.
@@ -85,7 +85,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         Driver::Io(io) => (Temporary, crate::error::connection_failed(io)),
         Driver::Protocol(_) => (
             Permanent,
-            "whoever answered does not speak MySQL's protocol; check the host and the port".into(),
+            "the server that answered does not speak MySQL's protocol; check the host and the port".into(),
         ),
         Driver::Configuration(_) => (
             Permanent,
@@ -109,7 +109,10 @@ fn by_number(number: u16) -> (Fault, &'static str) {
             "the server refused the user or the password; check both, and from which hosts the \
              user may come",
         ),
-        1130 => (Permanent, "the server lets nobody in from this host; check the user's host part"),
+        1130 => (
+            Permanent,
+            "the server accepts no connection from this host; check the user's host part",
+        ),
         1129 => (Temporary, "the server blocks this host after many failures; say FLUSH HOSTS"),
         1049 => (Permanent, "there is no such database; create it, or name another"),
         1044 | 1142 | 1143 | 1227 | 1370 => (
@@ -130,7 +133,7 @@ fn by_number(number: u16) -> (Fault, &'static str) {
             "the server logs statements only (binlog_format = STATEMENT), which READ COMMITTED \
              cannot do; set it to ROW or MIXED",
         ),
-        1205 => (Temporary, "somebody has been in the middle of an edit for too long"),
+        1205 => (Temporary, "another transaction has kept the row locked for too long"),
         1213 => (Temporary, "the transaction collided with another"),
         1040 | 1203 | 1226 => (
             Temporary,

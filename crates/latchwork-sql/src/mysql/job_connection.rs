@@ -37,7 +37,7 @@ pub struct JobConnections(Arc<Inner>);
 struct Inner {
     pool: MySqlPool,
     is_lent: bool,
-    /// As many as the pool has connections: whoever has one finds a connection here, or the pool
+    /// As many as the pool has connections: a job that has one finds a connection here, or the pool
     /// can give it one.
     turns: Arc<Semaphore>,
     idle: Mutex<Vec<Idle>>,

@@ -74,7 +74,7 @@ pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Resu
 
 async fn make(connection: &mut MySqlConnection, layer: &str, steps: &[Migration]) -> Result<()> {
     if let Err(error) = sqlx::raw_sql(TURN).execute(&mut *connection).await {
-        tracing::debug!(%error, "the migrations go on without a turn");
+        tracing::debug!(%error, "migrating without the migration lock");
     }
     sqlx::raw_sql(TABLE).execute(&mut *connection).await.map_err(explain)?;
     let done = done(connection, layer).await.map_err(explain)?;

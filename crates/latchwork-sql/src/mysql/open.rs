@@ -94,6 +94,15 @@ pub async fn open(options: MySqlConnectOptions, settings: &Settings) -> Result<M
     Ok(pool)
 }
 
+/// A pool of so many connections of its own to the server of another one, opened when they are needed.
+///
+/// For what must go on while all connections of a pool are in use, or while the runtime that drives
+/// them is blocked: a lease is renewed also then.
+pub fn separate(pool: &MySqlPool, connections: u32) -> MySqlPool {
+    let options = pool.options().clone().min_connections(0).max_connections(connections);
+    options.connect_lazy_with(MySqlConnectOptions::clone(&pool.connect_options()))
+}
+
 const KIND: &str = "check that it is MariaDB or MySQL, and not another kind of server";
 
 /// Refuses a server that is too old, of another kind, read-only, or set up so that nothing of ours

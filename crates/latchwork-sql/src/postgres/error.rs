@@ -38,7 +38,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         ),
         Driver::Io(io) if io.kind() == io::ErrorKind::ConnectionRefused => (
             Temporary,
-            "nobody listens there; check the host and the port, and that the server runs".into(),
+            "no server listens there; check the host and the port, and that the server runs".into(),
         ),
         Driver::Tls(_) => (Permanent, NO_TLS.into()),
         // What rustls has against a certificate comes as this.
@@ -53,7 +53,7 @@ fn verdict(error: &Driver) -> (Fault, String) {
         Driver::Io(io) => (Temporary, crate::error::connection_failed(io)),
         Driver::Protocol(_) => (
             Permanent,
-            "whoever answered does not speak PostgreSQL's protocol; check the host and the port"
+            "the server that answered does not speak PostgreSQL's protocol; check the host and the port"
                 .into(),
         ),
         Driver::Configuration(_) => {
@@ -105,7 +105,7 @@ fn by_code(code: &str) -> (Fault, &'static str) {
             "prepared statements got mixed up, as behind pgbouncer in transaction mode; add \
              statement-cache-capacity=0 to the address",
         ),
-        "55P03" => (Temporary, "somebody has been in the middle of an edit for too long"),
+        "55P03" => (Temporary, "another transaction has kept the key locked for too long"),
         "25P03" => (Temporary, "this process was too slow in the middle of an edit"),
         "40001" | "40P01" => (Temporary, "the transaction collided with another"),
         "53300" => (

@@ -8,4 +8,4 @@ mod open;
 pub use error::{explain, is_mixed_up};
 pub use job_connection::{JobConnection, in_time, is_silence};
 pub use migrate::{migrate, script};
-pub use open::{Server, Settings, check, open, options};
+pub use open::{Server, Settings, check, open, options, separate};

@@ -42,7 +42,7 @@ impl Default for Settings {
 pub struct Server {
     /// Whether a pooler stands between that may lend sessions for the length of a transaction, as
     /// pgbouncer does. Then prepared statements must not outlive a transaction, and LISTEN must
-    /// not be said at all: the notices would reach whoever has the session then, and the
+    /// not be used at all: the notifications would reach the client that has the session then, and the
     /// driver takes such a surprise for a broken protocol.
     pub lends_sessions: bool,
 }
@@ -122,6 +122,15 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
     // The next who asks the pool is given this connection.
     connection.return_to_pool().await;
     Ok((pool, Server { lends_sessions: is_refused || found != mark.0 }))
+}
+
+/// A pool of so many connections of its own to the server of another one, opened when they are needed.
+///
+/// For what must go on while all connections of a pool are in use, or while the runtime that drives
+/// them is blocked: a lease is renewed also then.
+pub fn separate(pool: &PgPool, connections: u32) -> PgPool {
+    let options = pool.options().clone().min_connections(0).max_connections(connections);
+    options.connect_lazy_with(PgConnectOptions::clone(&pool.connect_options()))
 }
 
 /// How long a pool may take for its first connection before a try of our own finds out why.

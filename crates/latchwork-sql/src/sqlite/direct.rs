@@ -1,4 +1,4 @@
-//! A connection for whoever has a thread for it.
+//! A connection for callers that have a thread of their own for it.
 
 use std::path::PathBuf;
 

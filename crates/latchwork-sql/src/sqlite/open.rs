@@ -130,7 +130,7 @@ impl Sqlite {
     }
 
     /// Whether the open file is still the one that others find under its name. SQLite goes on with
-    /// a file that was removed, and so would not see whoever comes later.
+    /// a file that was removed, and so would not see later processes.
     ///
     /// # Errors
     /// When it was moved, removed or replaced.
@@ -192,7 +192,7 @@ fn check(options: &Options) -> Result<()> {
             Ok(())
         }
         Err(e) => {
-            let message = format!("the file cannot be looked at ({e}); check its rights");
+            let message = format!("the file cannot be read ({e}); check its permissions");
             Err(Error::permanent(message, Some(e.into())))
         }
     }

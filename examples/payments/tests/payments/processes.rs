@@ -50,7 +50,7 @@ impl Child {
             }
         });
         let child = Child { process, said };
-        assert_eq!(child.hear(), "ready");
+        assert_eq!(child.read_line(), "ready");
         child
     }
 
@@ -59,7 +59,7 @@ impl Child {
         writeln!(to, "{line}").expect("told");
     }
 
-    fn hear(&self) -> String {
+    fn read_line(&self) -> String {
         self.said.recv_timeout(Duration::from_secs(25)).expect("an answer")
     }
 
@@ -169,7 +169,7 @@ fn race(orders: [&str; 2]) {
         }
         runtime.block_on(waiters(&world.locks, &lock_key(id), 2));
         runtime.block_on(door.release()).expect("held");
-        let mut said = children.each_ref().map(Child::hear);
+        let mut said = children.each_ref().map(Child::read_line);
         said.sort();
         let [captured, other] = said;
         let captured = captured.strip_prefix("captured ").expect("one captures");
@@ -214,8 +214,8 @@ fn crossing_transfers_of_two_processes_end() {
         children[1].send(&format!("transfer {b} {a} round-{round} 200"));
     }
     for _ in 0..ROUNDS {
-        assert_eq!(children[0].hear(), "transferred 3.00");
-        assert_eq!(children[1].hear(), "transferred 2.00");
+        assert_eq!(children[0].read_line(), "transferred 3.00");
+        assert_eq!(children[1].read_line(), "transferred 2.00");
     }
     assert_eq!(runtime.block_on(world.payment(a)).data().amount, amount(9_500));
     assert_eq!(runtime.block_on(world.payment(b)).data().amount, amount(10_500));
@@ -229,13 +229,13 @@ fn a_stopped_process_that_goes_on_late_saves_nothing() {
     let id = runtime.block_on(world.authorized(10_000));
     let mut child = Child::start(&setting.file());
     child.send(&format!("slow-capture {id} late 10000"));
-    assert_eq!(child.hear(), "checked");
+    assert_eq!(child.read_line(), "checked");
     child.signal(Signal::STOP);
     child.send("go on");
     let ours = world.capture(id, "ours", 10_000);
     let ours = runtime.block_on(soon("the lease ends", ours)).expect("captured");
     child.signal(Signal::CONT);
-    assert_eq!(child.hear(), "refused stale_fence");
+    assert_eq!(child.read_line(), "refused stale_fence");
     let captures = runtime.block_on(world.store.captures_of(id)).expect("read");
     assert_eq!(captures, [ours.capture]);
 }
@@ -249,7 +249,7 @@ fn a_killed_process_leaves_nothing_half_done() {
     let id = runtime.block_on(world.authorized(10_000));
     let mut child = Child::start(&setting.file());
     child.send(&format!("slow-capture {id} key 10000"));
-    assert_eq!(child.hear(), "checked");
+    assert_eq!(child.read_line(), "checked");
     child.signal(Signal::KILL);
     child.process.wait().expect("ended");
     assert_eq!(runtime.block_on(world.payment(id)).state(), PaymentState::Authorized);

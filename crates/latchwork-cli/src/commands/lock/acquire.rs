@@ -1,4 +1,4 @@
-//! Asking for the lock, with a line for whoever watches the wait.
+//! Requests the lock, and prints a line while it waits.
 
 use std::cell::Cell;
 use std::convert::Infallible;

@@ -10,7 +10,7 @@ use crate::output::Output;
 use crate::supervise::{Reason, grace};
 
 impl Lock {
-    /// Said once, when the command is stopped. The exit code comes with the end, but whoever reads
+    /// Said once, when the command is stopped. The exit code comes with the end, but a user who reads
     /// along should know it now.
     pub(super) fn stopped(&self, reason: Reason, held: &Held) -> Failure {
         let lease = format!("the lease on {:?} (fence {})", self.key.as_str(), held.fence());

@@ -74,7 +74,7 @@ impl Break {
             out("nothing was broken\n");
             return Ok(());
         }
-        // What was seen is what is broken, not whoever came after.
+        // What was seen is what is broken, not a holder that came after it.
         let mut broken = Vec::new();
         for holder in seen {
             broken.extend(locks.break_lease(self.key.as_str(), holder.fence).await?);

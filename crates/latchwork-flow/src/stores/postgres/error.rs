@@ -27,7 +27,7 @@ pub(super) fn no_answer(during: &'static str) -> Error {
     Error::store_backend(NAME, during, "the server's answer was empty", None)
 }
 
-/// Whether the connection is gone, perhaps long before it was used. Silence is none: whoever does not
+/// Whether the connection is gone, perhaps long before it was used. Silence is none: a server that does not
 /// answer on one connection will not on another.
 pub(super) fn is_broken(error: &sqlx::Error) -> bool {
     match error {

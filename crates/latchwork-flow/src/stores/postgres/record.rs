@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up};
+use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, separate};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Connection, Row};
 
@@ -46,9 +46,7 @@ impl Rows {
     /// The same table over two connections of its own, opened when they are needed, with the pool's
     /// settings: also with a pool of the user's own, all of whose connections may be in use.
     pub(super) fn separate(&self) -> Self {
-        let options = self.pool.options().clone().min_connections(0).max_connections(2);
-        let pool = options.connect_lazy_with((*self.pool.connect_options()).clone());
-        Rows::new(pool, self.own_sessions.load(Ordering::Acquire))
+        Rows::new(separate(&self.pool, 2), self.own_sessions.load(Ordering::Acquire))
     }
 
     /// One statement on any connection.

@@ -160,7 +160,7 @@ pub(super) const PUT_WITH_BODY: &str = concat!(
 /// of a machine (1), the longest due first, this many (2), for a token (3), a runner (4) and a ttl
 /// (5): one suspect or none (6) that has been left alone for the back-off (7), and what nobody has
 /// tried yet; not these (8). What is due belongs to nobody: its
-/// run-lease is over, if it ever had one. Whoever was tried too often is given up by its claimer.
+/// run-lease is over, if it ever had one. A context that was tried too often is given up by its claimer.
 ///
 /// A revision or number of changes that nobody counts so far up is damaged, and must not end the
 /// statement.

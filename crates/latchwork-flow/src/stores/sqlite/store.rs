@@ -88,7 +88,7 @@ impl SqliteContextStore {
         schema()
     }
 
-    /// Closes the connections; whoever still uses the store is told that it is unavailable.
+    /// Closes the connections; later calls fail with `store_unavailable`.
     pub async fn close(&self) {
         self.sqlite.close().await;
     }
@@ -106,7 +106,7 @@ impl SqliteContextStore {
         SqliteContextStore { here: self.here.with_clock(clock), ..self }
     }
 
-    /// Whoever writes must write to the file that others read …
+    /// A write must go to the file that others read …
     fn writer(&self, during: &'static str) -> Result<&SqlitePool> {
         self.sqlite.still_there().map_err(|e| error::sql(during, e))?;
         Ok(self.sqlite.writer())

@@ -20,7 +20,7 @@ const MIGRATED: &str = include_str!("v1-migrated-from-2-to-4.json");
 fn machine() -> StateMachine<JsonState> {
     StateMachine::builder("publish")
         .definition(3)
-        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .locks(Locks::new(InMemoryLockProvider::new()), EntityKey::new())
         .action_fn("ask", |_| async { Ok(ActionResult::proceed()) })
         .action_fn("notify", |_| async { Ok(ActionResult::proceed()) })
         .action(latchwork_flow::MergeDelta)
@@ -97,7 +97,7 @@ async fn f06_a_context_of_version_1_goes_on() {
 async fn f06_a_pause_writes_what_the_files_show() {
     // The fields of the files are those that are really written.
     let machine = StateMachine::<JsonState>::builder("publish")
-        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .locks(Locks::new(InMemoryLockProvider::new()), EntityKey::new())
         .gate_fn("open", |_, _| latchwork_flow::GateResult::Allow)
         .action_fn("ask", |_| async {
             let hour = std::time::Duration::from_secs(3_600);
@@ -135,7 +135,7 @@ async fn f06_a_pause_writes_what_the_files_show() {
 fn migrating() -> StateMachine<JsonState> {
     StateMachine::builder("publish")
         .definition(4)
-        .locks(&Locks::new(InMemoryLockProvider::new()), EntityKey::new())
+        .locks(Locks::new(InMemoryLockProvider::new()), EntityKey::new())
         .migrate(|older| {
             if older.definition < 4 {
                 let state = older.state.as_mut().ok_or("there is no state")?;

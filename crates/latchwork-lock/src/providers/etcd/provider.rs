@@ -76,7 +76,8 @@ impl EtcdLockProvider {
     /// Uses the caller's own client, and puts `prefix` before the names of all entries.
     ///
     /// The client's connection belongs to the runtime that made it, which must live as long as
-    /// the locks are used.
+    /// the locks are used. Leases are renewed on it, too: while that runtime is blocked they are not,
+    /// unlike those of [`connect`](Self::connect).
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).

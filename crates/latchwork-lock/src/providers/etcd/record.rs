@@ -6,11 +6,11 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use etcd_client::{KeyValue, TxnResponse};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::names::{Names, Part};
+pub(super) use crate::coordination::token_id::id;
 use crate::rules::Id;
-use crate::{Fence, Holder, Inspection, Key, Mode, Owner, Token, Waiter};
+use crate::{Fence, Holder, Inspection, Key, Mode, Owner, Waiter};
 
 /// A request for a key, as its entries describe it.
 #[derive(Clone, Debug)]
@@ -197,12 +197,6 @@ impl KeyState {
         let found = Inspection { key: key.to_owned(), holders, waiters };
         Ok(found.with_expected_waits(now))
     }
-}
-
-/// A token's identity in the store. Others may read the store, so it is not the token itself.
-pub(super) fn id(token: Token) -> Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }
 
 pub(super) fn fence_of(revision: i64) -> Fence {

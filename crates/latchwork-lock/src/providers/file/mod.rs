@@ -7,7 +7,7 @@
 //! record, never for the length of a lease, because a process that was stopped must lose its lease.
 //! They also keep the last fence, so that nothing need remain of a key.
 //!
-//! A record is written aside and renamed: whoever is killed at any instant leaves the old one or
+//! A record is written aside and renamed: a process that is killed at any instant leaves the old one or
 //! the new one, and readers need no lock. Only fences are synced; `DIR/boot` says why records
 //! need not be: it names the boot in which the directory was last looked through, and what an
 //! earlier boot left holds nothing.
@@ -24,7 +24,7 @@
 //!
 //! # Whose files they are
 //!
-//! All are private (`0700`, `0600`) and of whoever made them, which should be one user. Root may lock
+//! All are private (`0700`, `0600`) and belong to the user that made them, which should be one. Root may lock
 //! in another user's directory: what it makes there belongs to the directory's owner and group
 //! ([`dir`] tells how that owner cannot abuse it). What may not be read is an error and never
 //! "nothing is locked". A directory that was replaced under a process is an error, too.

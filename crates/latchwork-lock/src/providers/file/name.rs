@@ -3,6 +3,8 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
+pub(super) use crate::coordination::token_id::id;
+
 /// How many files are locked: enough that unrelated keys seldom wait for each other's edits.
 pub(super) const SHARDS: usize = 64;
 
@@ -50,12 +52,6 @@ pub(super) fn locate(key: &str) -> KeyLocation {
     }
     file.push_str(".json");
     KeyLocation { file, shard: usize::from(hash[31]) % SHARDS }
-}
-
-/// The identity of a token in a record that others may read: not the token.
-pub(super) fn id(token: crate::Token) -> crate::rules::Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }
 
 #[cfg(test)]

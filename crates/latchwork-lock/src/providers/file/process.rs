@@ -19,7 +19,7 @@ pub(super) struct Process {
     pub(super) start_ticks: u64,
 }
 
-/// Whoever asked, as the record keeps it.
+/// The requester, as the record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RequesterInfo {
     pub(super) host: String,

@@ -13,12 +13,12 @@ use super::dir::Dir;
 use super::error;
 use crate::{Clock, Fence, Result};
 
-/// How long an edit may take elsewhere. An edit takes milliseconds; whoever is stopped in the
+/// How long an edit may take elsewhere. An edit takes milliseconds; a process that is stopped in the
 /// middle of one must not hang everybody else without a word.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest pause between two tries. Long enough to cost little, short enough that whoever has
-/// tried for long is not always beaten by whoever has just come.
+/// The longest pause between two tries. Long enough to cost little, short enough that a process that has
+/// tried for long is not always beaten by one that has just come.
 const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
 /// The two copies of the last fence lie in different blocks, so that no torn write hits both.

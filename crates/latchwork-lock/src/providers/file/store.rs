@@ -66,7 +66,7 @@ impl Store {
         })
     }
 
-    /// One change of a key's record, then hands the key on to whoever is next. Answers what the
+    /// One change of a key's record, then grants the key to the next waiter. Returns what the
     /// change said, and the rules as they are now. A failure has changed nothing.
     pub(super) fn edit<T>(
         &self,
@@ -260,7 +260,7 @@ impl Store {
 }
 
 /// Ends what ran out and what belongs to the dead, as far as an edit must know: those who could be let
-/// in live. Whoever is behind a writer is looked at when its turn comes.
+/// in live. A waiter behind a writer is checked when its turn comes.
 fn prune_front(rules: &mut Rules<RequesterInfo>, now: Moment, census: &mut Census<'_>) {
     rules.expire(now);
     rules.holders.retain(|h| !census.is_dead(&h.requester.extra));

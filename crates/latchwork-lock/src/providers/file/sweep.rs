@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use super::store::Store;
 
-/// A directory is swept this often at most, whoever opens it.
+/// A directory is swept this often at most, by whichever process opens it.
 const INTERVAL_SECONDS: i64 = 600;
 
 /// The file that says by its time when that was.

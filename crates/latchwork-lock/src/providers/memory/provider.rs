@@ -107,7 +107,7 @@ impl LockProvider for InMemoryLockProvider {
     }
 
     async fn acquire(&self, request: &AcquireRequest) -> Result<Acquired> {
-        // Whoever asks this way may have another clock, and ours decides.
+        // A caller of this method may have another clock, and ours decides.
         let request = AcquireRequest { sent_at: self.store.clock.now(), ..request.clone() };
         Waiting::new(&self.store, &request).await
     }

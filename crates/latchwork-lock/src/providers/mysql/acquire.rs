@@ -1,9 +1,10 @@
 //! One attempt of a request: by a statement of its own where that is enough, else by the rules.
 
-use super::record::{self, RequesterInfo};
+use super::record::RequesterInfo;
 use super::release::release;
 use super::store::{BACKGROUND, Store, TakeOutcome};
 use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
+use crate::coordination::server_record;
 use crate::rules::{Decision, Requester};
 use crate::{Grant, Moment, Result, Wait};
 use std::sync::Arc;
@@ -25,7 +26,7 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
         return Ok(outcome);
     }
     let wait = !attempt.patience.is_zero();
-    let ((decision, began), rules, now) = store
+    let (decided, rules, now) = store
         .edit(DURING, &attempt.request.key, |rules, edit| {
             // Under the key's lock: the release that follows a cancelled request comes after this,
             // or came before it, and before what the fast path may have done.
@@ -41,19 +42,10 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
             rules.request_in_turn(requester, wait, attempt.has_waited, now, &mut edit.fences())
         })
         .await?;
-    let holder = match decision {
-        Decision::Refused => rules
-            .holders
-            .first()
-            .map(|held| Box::new(record::reporter(now).holder(held, held.requester.extra.label()))),
-        _ => None,
-    };
-    if decision == Decision::Queued {
+    if decided.0 == Decision::Queued {
         store.waiters.mark_queued(id);
     }
-    let is_first = rules.queue.front().is_some_and(|first| first.id == id);
-    let due_in = is_first.then(|| rules.next_expiry().since(now));
-    Ok(AttemptOutcome { decision, began, holder, due_in })
+    Ok(server_record::outcome(decided, &rules, id, now))
 }
 
 /// Takes a free key or queues behind an exclusive holder, in one message; none where the rules must
@@ -96,6 +88,6 @@ fn requester(
     queued: Option<RequesterInfo>,
 ) -> Requester<RequesterInfo> {
     let until = now.after(attempt.patience);
-    let extra = queued.unwrap_or_else(|| RequesterInfo::new(&store.process, store.client, until));
+    let extra = queued.unwrap_or_else(|| RequesterInfo::new(&store.process, &store.client, until));
     attempt.requester(now, extra)
 }

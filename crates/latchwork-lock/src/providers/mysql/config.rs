@@ -15,7 +15,8 @@ pub(super) async fn connect(address: &str) -> Result<Store> {
     let opened = async move {
         let pool =
             mysql::open(options, &Settings::default()).await.map_err(|e| error::sql(OPENING, e))?;
-        store(&pool, JobConnections::own(pool.clone())).await
+        let connections = JobConnections::own(pool.clone());
+        store(&pool, connections.clone(), connections).await
     };
     BACKGROUND.run(OPENING, opened).await
 }
@@ -24,14 +25,19 @@ pub(super) async fn connect(address: &str) -> Result<Store> {
 pub(super) async fn from_pool(pool: MySqlPool) -> Result<Store> {
     let opened = async move {
         mysql::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-        store(&pool, JobConnections::lent(pool.clone())).await
+        let renewals = JobConnections::own(mysql::separate(&pool, 1));
+        store(&pool, JobConnections::lent(pool.clone()), renewals).await
     };
     BACKGROUND.run(OPENING, opened).await
 }
 
-async fn store(pool: &MySqlPool, connections: JobConnections) -> Result<Store> {
+async fn store(
+    pool: &MySqlPool,
+    connections: JobConnections,
+    renewals: JobConnections,
+) -> Result<Store> {
     mysql::migrate(pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    Ok(Store::new(connections, SystemClock::shared()))
+    Ok(Store::new(connections, renewals, SystemClock::shared()))
 }

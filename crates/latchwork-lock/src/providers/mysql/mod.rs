@@ -21,7 +21,7 @@
 //!
 //! # Waiting
 //!
-//! There are no notices between processes. Within a process whoever hands a key on begins the lease
+//! There are no notices between processes. Within a process the task that releases a key begins the lease
 //! of the next one with the same transaction and wakes it: it need not claim it, and if it does not
 //! look the process gives the lease back (see `coordination::grant_slot`). For all others each process looks at its waiters together, in one statement: often
 //! while one of them is the first in the queue and something has just changed, seldom otherwise. The

@@ -72,6 +72,8 @@ impl MySqlLockProvider {
     /// Its connections may then belong to the provider's own runtime, which lives as long as
     /// the process. One that serves the provider goes back after some jobs in a row, or when there
     /// is none for a moment. Autocommit must be on; the isolation level is the pool's own affair.
+    /// Leases are renewed on one more connection that is opened with the pool's options, also while
+    /// all of the pool are in use or its runtime is blocked.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -151,17 +153,7 @@ impl LockProvider for MySqlLockProvider {
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
         const DURING: &str = "renewing";
         let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
-        BACKGROUND
-            .run(DURING, async move {
-                if store.renew(DURING, &key, id, ttl).await? {
-                    return Ok(true);
-                }
-                let renew = |rules: &mut Rules<RequesterInfo>, edit: &mut Edit| {
-                    rules.renew(id, ttl, edit.now)
-                };
-                Ok(store.edit(DURING, &key, renew).await?.0)
-            })
-            .await
+        BACKGROUND.run(DURING, async move { store.renew(DURING, &key, id, ttl).await }).await
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {
@@ -181,7 +173,8 @@ impl LockProvider for MySqlLockProvider {
 
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
-        let here = RequesterInfo::new(&self.store.process, self.store.client, crate::Moment::NEVER);
+        let here =
+            RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
         self.edit("resuming", proof.key, move |rules, edit| {
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use sha2::{Digest, Sha256};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
-use crate::coordination::liveness::{Absent, Session};
-use crate::reporter::Reporter;
+use crate::coordination::liveness::Absent;
+use crate::coordination::server_record;
+pub(super) use crate::coordination::server_record::{
+    ALIVE, fence_of, micros, moment, number, reporter, ttl_micros,
+};
+pub(super) use crate::coordination::token_id::id;
 use crate::rules::{HolderState, Id, Requester, Rules};
-use crate::{Fence, Mode, Moment, Owner, Token};
+use crate::{Fence, Mode, Moment, Owner};
 
-/// How long a process is believed to be alive after a heartbeat.
-pub(super) const ALIVE: Duration = Duration::from_secs(6);
+/// What is stored of a requester besides its request.
+pub(super) type RequesterInfo = server_record::RequesterInfo<Id>;
 
 /// A key as it is stored.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,40 +51,6 @@ pub(super) struct Row {
     pub(super) claimed: bool,
     /// Of its process; from another table.
     alive_us: Option<i64>,
-}
-
-/// What is remembered of whoever asked.
-#[derive(Clone, Debug)]
-pub(super) struct RequesterInfo {
-    pub(super) process: Arc<str>,
-    pub(super) client: Id,
-    /// In the queue; none for one that has just come.
-    pub(super) place: Option<i64>,
-    /// When it gives up, by the server's clock.
-    pub(super) until: Moment,
-    alive: Moment,
-}
-
-impl RequesterInfo {
-    pub(super) fn new(process: &Arc<str>, client: Id, until: Moment) -> Self {
-        RequesterInfo { process: process.clone(), client, place: None, until, alive: Moment::NEVER }
-    }
-
-    pub(super) fn label(&self) -> String {
-        self.process.as_ref().to_owned()
-    }
-}
-
-impl Session for RequesterInfo {
-    type Client = Id;
-
-    fn client(&self) -> &Id {
-        &self.client
-    }
-
-    fn alive(&self) -> Moment {
-        self.alive
-    }
 }
 
 /// A key that was read: its name, the server's time, and what is stored.
@@ -201,12 +169,6 @@ impl Record {
     }
 }
 
-/// By one reading of the server's clock.
-pub(super) fn reporter(now: Moment) -> Reporter {
-    let wall = DateTime::<Utc>::from_timestamp_micros(micros(now)).unwrap_or_default();
-    Reporter::of(now, wall)
-}
-
 impl Row {
     /// Of one that asks.
     pub(super) fn of(requester: &Requester<RequesterInfo>) -> Row {
@@ -232,7 +194,7 @@ impl Row {
     /// Of a writer that has no owner and no note.
     pub(super) fn plain(id: Id, ttl: Duration, process: &Arc<str>, client: Id) -> Row {
         let (since, extra) =
-            (Moment::default(), RequesterInfo::new(process, client, Moment::NEVER));
+            (Moment::default(), RequesterInfo::new(process, &client, Moment::NEVER));
         let (owner, note) = (None, None);
         Row::of(&Requester { id, mode: Mode::Exclusive, owner, note, ttl, since, extra })
     }
@@ -296,34 +258,4 @@ impl Row {
             },
         })
     }
-}
-
-/// The identity of a token in a table that others may read: not the token.
-pub(super) fn id(token: Token) -> Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
-}
-
-/// The server's clock in microseconds as a moment. It is not this machine's, so it must
-/// not be compared with one of the provider's clock.
-pub(super) fn moment(micros: i64) -> Moment {
-    Moment::from_nanos(micros.max(0).unsigned_abs().saturating_mul(1_000))
-}
-
-/// Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
-pub(super) fn ttl_micros(ttl: Duration) -> i64 {
-    i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-/// Rounded up, like the ttl.
-pub(super) fn micros(moment: Moment) -> i64 {
-    i64::try_from(moment.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-pub(super) fn fence_of(number: i64) -> Fence {
-    Fence::new(number.max(0).unsigned_abs())
-}
-
-pub(super) fn number(fence: Fence) -> i64 {
-    i64::try_from(fence.get()).unwrap_or(i64::MAX)
 }

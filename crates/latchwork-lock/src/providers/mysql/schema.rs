@@ -157,7 +157,7 @@ pub(super) fn create(name: &[u8]) -> String {
 }
 
 /// The first words of an edit, in one message: the key is ours until the transaction ends, and this
-/// is how it stands. Whoever is stopped in the middle loses its connection after some seconds, and so
+/// is how it stands. A process that is stopped in the middle loses its connection after some seconds, and so
 /// cannot stop all others; the session may be the user's, so what it had is kept.
 pub(super) fn begin(name: &[u8]) -> String {
     format!(

@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, Either, Executor};
 use super::schema;
 
 /// The driver does not know of this transaction, since it begins and ends inside of longer
-/// messages. So whoever drops one in the middle closes the connection, and the server undoes it.
+/// messages. So a transaction that is dropped in the middle closes its connection, and the server undoes it.
 pub(super) struct Transaction {
     connection: JobConnection,
 }

@@ -2,10 +2,11 @@
 
 use super::batches::Batches;
 use super::message::BatchOutcome;
-use super::record::{self, RequesterInfo};
+use super::record::RequesterInfo;
 use super::scripts::{AcquireCall, AcquireReply};
 use super::store::{BACKGROUND, Store};
 use crate::coordination::acquire::{AcquireAttempt, AttemptOutcome};
+use crate::coordination::server_record;
 use crate::rules::Decision;
 use crate::{Result, Wait};
 
@@ -59,7 +60,7 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
     let id = attempt.id;
     let wait = !attempt.patience.is_zero();
     let returns = !attempt.request.keep.is_zero() && !attempt.has_waited && wait;
-    let ((decision, began), rules, now) = store
+    let (decided, rules, now) = store
         .edit_for(DURING, &attempt.request.key, returns.then_some(id), |rules, edit| {
             // Under the key's lock: the release that follows a cancelled request comes after this.
             if attempt.caller.is_cancelled() {
@@ -92,17 +93,8 @@ async fn decide(store: &Store, attempt: AcquireAttempt) -> Result<AttemptOutcome
             decided
         })
         .await?;
-    let holder = match decision {
-        Decision::Refused => rules
-            .holders
-            .first()
-            .map(|held| Box::new(record::reporter(now).holder(held, held.requester.extra.label()))),
-        _ => None,
-    };
-    if decision == Decision::Queued {
+    if decided.0 == Decision::Queued {
         store.waiters.mark_queued(id);
     }
-    let is_first = rules.queue.front().is_some_and(|first| first.id == id);
-    let due_in = is_first.then(|| rules.next_expiry().since(now));
-    Ok(AttemptOutcome { decision, began, holder, due_in })
+    Ok(server_record::outcome(decided, &rules, id, now))
 }

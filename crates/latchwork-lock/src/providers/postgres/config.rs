@@ -22,7 +22,7 @@ pub(super) async fn connect(address: &str) -> Result<Store> {
         .run(OPENING, async move {
             let (pool, server) =
                 postgres::open(options, &settings).await.map_err(|e| error::sql(OPENING, e))?;
-            store(pool, !is_pooled && !server.lends_sessions).await
+            store(pool.clone(), pool, !is_pooled && !server.lends_sessions).await
         })
         .await
 }
@@ -32,16 +32,17 @@ pub(super) async fn from_pool(pool: PgPool) -> Result<Store> {
     BACKGROUND
         .run(OPENING, async move {
             let server = postgres::check(&pool).await.map_err(|e| error::sql(OPENING, e))?;
-            store(pool, !server.lends_sessions).await
+            let renewals = postgres::separate(&pool, 1);
+            store(pool, renewals, !server.lends_sessions).await
         })
         .await
 }
 
-async fn store(pool: PgPool, own_sessions: bool) -> Result<Store> {
+async fn store(pool: PgPool, renewals: PgPool, own_sessions: bool) -> Result<Store> {
     postgres::migrate(&pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
-    let store = Store::new(pool, own_sessions, SystemClock::shared());
+    let store = Store::new(pool, renewals, own_sessions, SystemClock::shared());
     if let Err(error) = store.raise_fences().await {
         // It needs a privilege that locking does not, and matters only after a restore.
         tracing::debug!(%error, "the fences were not compared with the clock");

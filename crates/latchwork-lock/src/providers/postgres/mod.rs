@@ -21,7 +21,7 @@
 //!
 //! # Waiting
 //!
-//! Whoever hands a key on tells the process of the next one, by a NOTIFY on that process's own
+//! A release notifies the process of the next waiter, by a NOTIFY on that process's own
 //! channel, and only if it is another process. One connection listens for all waiters
 //! of a process. Where the next one is of the very process that releases, its lease begins
 //! with the same call and needs no claim: see `coordination::grant_slot`. A notice may be lost, so each process also looks once a second at all its waiters

@@ -81,8 +81,9 @@ impl PostgresLockProvider {
     /// Uses the caller's own pool.
     ///
     /// Its connections may then belong to the provider's own runtime, which lives as long as
-    /// the process. What a runtime has of its own (see above) is opened with the options of the
-    /// pool and does not count in its size.
+    /// the process. Leases are renewed on a connection of their own, also while all of the pool are in
+    /// use or its runtime is blocked. That one, and what a runtime has of its own (see above), are opened with the
+    /// options of the pool and do not count in its size.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -179,8 +180,9 @@ impl LockProvider for PostgresLockProvider {
     }
 
     async fn renew(&self, proof: Proof<'_>, ttl: Duration) -> Result<bool> {
-        let id = record::id(proof.token);
-        self.edit("renewing", proof.key, move |rules, edit| rules.renew(id, ttl, edit.now)).await
+        const DURING: &str = "renewing";
+        let (store, key, id) = (self.store.clone(), proof.key.clone(), record::id(proof.token));
+        BACKGROUND.run(DURING, async move { store.renew(DURING, &key, id, ttl).await }).await
     }
 
     async fn release(&self, proof: Proof<'_>) -> Result<bool> {

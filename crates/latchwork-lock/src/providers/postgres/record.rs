@@ -4,17 +4,20 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::coordination::liveness::{Absent, Session};
-use crate::reporter::Reporter;
+use crate::coordination::liveness::Absent;
+use crate::coordination::server_record;
+pub(super) use crate::coordination::server_record::{
+    ALIVE, fence_of, micros, moment, number, reporter, ttl_micros,
+};
+pub(super) use crate::coordination::token_id::id;
 use crate::rules::{HolderState, Id, Requester, Rules};
-use crate::{Fence, Holder, Key, Mode, Moment, Owner, Token};
+use crate::{Fence, Holder, Key, Mode, Moment, Owner};
 
-/// How long a process is believed to be alive after a heartbeat.
-pub(super) const ALIVE: Duration = Duration::from_secs(6);
+/// What is stored of a requester besides its request.
+pub(super) type RequesterInfo = server_record::RequesterInfo<Arc<str>>;
 
 /// One who holds or waits, as it is stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,41 +40,6 @@ pub(super) struct Row {
     /// Of its process; from another table.
     #[serde(skip_serializing, default)]
     alive_us: Option<i64>,
-}
-
-/// What is remembered of whoever asked.
-#[derive(Clone, Debug)]
-pub(super) struct RequesterInfo {
-    pub(super) process: Arc<str>,
-    pub(super) client: Arc<str>,
-    /// In the queue; none for one that has just come.
-    pub(super) place: Option<i64>,
-    /// When it gives up, by the server's clock.
-    pub(super) until: Moment,
-    alive: Moment,
-}
-
-impl RequesterInfo {
-    pub(super) fn new(process: &Arc<str>, client: &Arc<str>, until: Moment) -> Self {
-        let (process, client) = (process.clone(), client.clone());
-        RequesterInfo { process, client, place: None, until, alive: Moment::NEVER }
-    }
-
-    pub(super) fn label(&self) -> String {
-        self.process.as_ref().to_owned()
-    }
-}
-
-impl Session for RequesterInfo {
-    type Client = Arc<str>;
-
-    fn client(&self) -> &Arc<str> {
-        &self.client
-    }
-
-    fn alive(&self) -> Moment {
-        self.alive
-    }
 }
 
 /// The rules of a key as the rows have them, with what has run out by `now` left out, and those
@@ -157,12 +125,6 @@ pub(super) fn holder(row: &str, seen_us: i64) -> Option<Box<Holder>> {
     Some(Box::new(reporter(now).holder(held, held.requester.extra.label())))
 }
 
-/// By one reading of the server's clock.
-pub(super) fn reporter(now: Moment) -> Reporter {
-    let wall = DateTime::<Utc>::from_timestamp_micros(micros(now)).unwrap_or_default();
-    Reporter::of(now, wall)
-}
-
 impl Row {
     /// Of a holder.
     pub(super) fn fence(&self) -> Option<Fence> {
@@ -224,12 +186,6 @@ impl Row {
     }
 }
 
-/// The identity of a token in a table that others may read: not the token.
-pub(super) fn id(token: Token) -> Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
-}
-
 pub(super) fn hex(id: Id) -> String {
     format!("{id:032x}")
 }
@@ -238,30 +194,6 @@ pub(super) fn hex(id: Id) -> String {
 pub(super) fn number_of(room: &str, name: &str) -> i64 {
     let hash = Sha256::new().chain_update(room).chain_update(name).finalize();
     hash.iter().take(8).fold(0, |number, byte| number << 8 | i64::from(*byte))
-}
-
-/// The server's clock in microseconds as a moment. It is not this machine's, so it must
-/// not be compared with one of the provider's clock.
-pub(super) fn moment(micros: i64) -> Moment {
-    Moment::from_nanos(micros.max(0).unsigned_abs().saturating_mul(1_000))
-}
-
-/// Rounded up: a lease may last a moment longer than its holder thinks, never shorter.
-pub(super) fn ttl_micros(ttl: Duration) -> i64 {
-    i64::try_from(ttl.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-/// Rounded up, like the ttl.
-pub(super) fn micros(moment: Moment) -> i64 {
-    i64::try_from(moment.as_nanos().div_ceil(1_000)).unwrap_or(i64::MAX)
-}
-
-pub(super) fn fence_of(number: i64) -> Fence {
-    Fence::new(number.max(0).unsigned_abs())
-}
-
-pub(super) fn number(fence: Fence) -> i64 {
-    i64::try_from(fence.get()).unwrap_or(i64::MAX)
 }
 
 /// A row of JSON that a function of the schema has answered.

@@ -28,7 +28,7 @@ pub(super) const MIGRATIONS: [Migration; 4] = [
     },
 ];
 
-/// The first words of an edit: one message, and the key is ours until the transaction ends. Whoever
+/// The first words of an edit: one message, and the key is ours until the transaction ends. A process that
 /// is stopped in the middle loses it to the timeout, and so cannot stop all others.
 pub(super) fn begin(turn: i64) -> String {
     format!(
@@ -42,7 +42,7 @@ pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
-/// commits in a fail-over. Only from far below, and one at a time: whoever draws meanwhile stays
+/// commits in a fail-over. Only from far below, and one at a time: a process that draws one meanwhile stays
 /// below the clock, and is not overtaken by an older reading of it. One message, since every start
 /// sends it.
 pub(super) fn raise(turn: i64) -> String {

@@ -73,7 +73,7 @@ pub(super) async fn check(connection: &Connection, during: &'static str) -> Resu
     };
     let rejected = |reason: String| Err(Error::backend(NAME, during, reason, None));
     let Some(version) = value(&info, "redis_version") else {
-        return rejected("it does not tell its version: it is no Redis server".to_owned());
+        return rejected("it reports no version: it is no Redis server".to_owned());
     };
     let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
     if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < MIN_VERSION {

@@ -63,6 +63,12 @@ impl Connection {
         Connection::with(self.client.clone(), given, self.script_hash.clone())
     }
 
+    /// A connection of our own to the same server, if this one is the caller's.
+    pub(super) fn own(&self) -> Option<Self> {
+        self.given.as_ref()?;
+        Some(Connection::with(self.client.clone(), None, self.script_hash.clone()))
+    }
+
     fn with(
         client: Client,
         given: Option<Box<dyn SharedConnection>>,

@@ -85,7 +85,7 @@ fn io(during: &'static str, error: RedisError) -> Error {
         );
     }
     let reason = if error.is_connection_refusal() {
-        format!("nobody listens there ({message}); check host and port")
+        format!("no server listens there ({message}); check host and port")
     } else if error.is_timeout() {
         "it did not answer in time (nor does a server without TLS answer rediss://)".to_owned()
     } else {

@@ -70,7 +70,8 @@ impl RedisLockProvider {
     }
 
     /// Uses the caller's own connection, such as a `MultiplexedConnection` or a `ConnectionManager`,
-    /// for everything but notifications; those arrive on a connection that the client opens.
+    /// for everything but notifications and renewals. These have connections that the client opens, so
+    /// that a lease is renewed also while the runtime of the caller's connection is blocked.
     ///
     /// It works for as long as the runtime in which the connection was opened.
     ///

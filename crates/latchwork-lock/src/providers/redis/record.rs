@@ -7,17 +7,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use chrono::{DateTime, Utc};
 use redis::Value;
-use sha2::{Digest, Sha256};
 
+pub(super) use crate::coordination::token_id::id;
 use crate::reporter::Reporter;
 use crate::rules::{HolderState, Id, Requester, Rules};
-use crate::{AcquireRequest, Fence, Holder, Inspection, Mode, Moment, Owner, Token};
-
-/// A token's identity in the store. Others may read the store, so it is not the token itself.
-pub(super) fn id(token: Token) -> Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
-}
+use crate::{AcquireRequest, Fence, Holder, Inspection, Mode, Moment, Owner};
 
 /// The length of a stored id. The script relies on it.
 pub(super) const ID_LENGTH: usize = 22;

@@ -2,17 +2,13 @@
 
 use sha2::{Digest, Sha256};
 
+pub(super) use crate::coordination::token_id::id;
+
 /// How many rows hold the last fences of all keys.
 const SHARDS: u8 = 64;
 
 pub(super) fn shard(key: &str) -> i64 {
     i64::from(Sha256::digest(key.as_bytes())[31] % SHARDS)
-}
-
-/// The identity of a token in a file that others may read: not the token.
-pub(super) fn id(token: crate::Token) -> crate::rules::Id {
-    let hash = Sha256::digest(token.expose().to_be_bytes());
-    hash.iter().take(16).fold(0, |id, byte| id << 8 | u128::from(*byte))
 }
 
 #[cfg(test)]

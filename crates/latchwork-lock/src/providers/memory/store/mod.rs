@@ -169,7 +169,7 @@ impl Store {
         Reporter::new(&*self.clock).ahead(self.lag)
     }
 
-    /// One change of an existing key, then hands it on to whoever is next.
+    /// One change of an existing key, then grants it to the next waiter.
     fn change<T>(
         self: &Arc<Self>,
         key: &Key,

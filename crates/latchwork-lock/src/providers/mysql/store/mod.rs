@@ -35,6 +35,9 @@ pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
     pub(super) connections: JobConnections,
+    /// Renewals have a connection of their own where the pool is the caller's: all of that pool's
+    /// connections may be in use, or belong to a runtime that is blocked.
+    renewals: JobConnections,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: names this provider among all that use the database.
     pub(super) client: Id,
@@ -64,12 +67,17 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(connections: JobConnections, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(
+        connections: JobConnections,
+        renewals: JobConnections,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         let label = crate::process_label();
         let label: String =
             label.char_indices().take_while(|(at, _)| at + 4 <= LABEL).map(|(_, c)| c).collect();
         Store {
             connections,
+            renewals,
             clock,
             client: rand::random(),
             process: label.into(),
@@ -80,11 +88,21 @@ impl Store {
         }
     }
 
-    /// One change of a key, then hands the key on to whoever is next. Answers what the change
-    /// said, the rules as they are now, and the server's time. A failure has changed nothing, or
+    /// One change of a key, then grants the key to the next waiter. Returns what the change
+    /// returned, the rules as they are now, and the server's time. A failure has changed nothing, or
     /// its answer was lost. A change may be asked more than once: what collided was undone.
     pub(super) async fn edit<T>(
         &self,
+        during: &'static str,
+        key: &Key,
+        change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
+        self.edit_on(&self.connections, during, key, change).await
+    }
+
+    async fn edit_on<T>(
+        &self,
+        connections: &JobConnections,
         during: &'static str,
         key: &Key,
         mut change: impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T,
@@ -92,7 +110,7 @@ impl Store {
         let mut backoff = Backoff::new(Duration::from_millis(2));
         let mut left = TRIES;
         loop {
-            match self.try_edit(key, &mut change).await {
+            match self.try_edit(connections, key, &mut change).await {
                 Ok(done) => return Ok(done),
                 Err(EditError::Driver(error)) if left > 0 && is_collision(&error) => {
                     // Who has waited for seconds already waits once more, not many times.
@@ -107,12 +125,13 @@ impl Store {
 
     async fn try_edit<T>(
         &self,
+        connections: &JobConnections,
         key: &Key,
         change: &mut impl FnMut(&mut Rules<RequesterInfo>, &mut Edit) -> T,
     ) -> Result<(T, Rules<RequesterInfo>, Moment), EditError> {
         let name = key.as_str().as_bytes();
         let sent_at = self.clock.now();
-        let (tx, now, before) = self.begin(name).await?;
+        let (tx, now, before) = begin(connections, name).await?;
         self.observe_time(record::micros(now), sent_at);
         let (mut rules, absent) = match before.rules(self.client, now) {
             Ok(read) => read,
@@ -155,32 +174,6 @@ impl Store {
         }
         self.wake_local_waiters(&rules, &before, now);
         Ok((out, rules, now))
-    }
-
-    /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
-    /// reason to give up: nothing was changed by it yet.
-    async fn begin(&self, name: &[u8]) -> Result<(Transaction, Moment, Record), EditError> {
-        let mut left = self.connections.count();
-        let mut made = false;
-        loop {
-            let (tx, rows) = match Transaction::begin(&self.connections, name).await {
-                Err(error) if left > 0 && is_broken(&error) => {
-                    left -= 1;
-                    continue;
-                }
-                begun => begun?,
-            };
-            if let Some((_, now, record)) = record::read(&rows)?.pop() {
-                return Ok((tx, now, record));
-            }
-            tx.roll_back().await?;
-            if std::mem::replace(&mut made, true) {
-                let what = "a key's row is not kept; is latchwork_lock_floor empty?";
-                return Err(EditError::Unreadable(what.into()));
-            }
-            // A row that nobody else can see yet would not be locked by others: it is made first.
-            self.execute(sqlx::raw_sql(AssertSqlSafe(schema::create(name)))).await?;
-        }
     }
 
     /// Takes a key that nobody uses, in one message if it was used lately, else in two.
@@ -243,7 +236,8 @@ impl Store {
         }
     }
 
-    /// Renews the lease that most keys have, in one message; false where the rules must decide.
+    /// Starts a new ttl, in one message for the lease that most keys have; false when the id holds
+    /// nothing.
     pub(super) async fn renew(
         &self,
         during: &'static str,
@@ -251,17 +245,20 @@ impl Store {
         id: Id,
         ttl: Duration,
     ) -> Result<bool> {
-        let ttl = record::ttl_micros(ttl);
+        let micros = record::ttl_micros(ttl);
         let query = sqlx::query(schema::RENEW)
-            .bind(ttl)
-            .bind(ttl)
+            .bind(micros)
+            .bind(micros)
             .bind(key.as_str().as_bytes())
             .bind(id.to_be_bytes().to_vec());
         let sent_at = self.clock.now();
-        let done = short(during, self.execute(query).await)?;
-        let Some(done) = done.filter(|done| done.rows_affected() == 1) else { return Ok(false) };
-        self.observe_time(i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX), sent_at);
-        Ok(true)
+        let done = short(during, execute(&self.renewals, query).await)?;
+        if let Some(done) = done.filter(|done| done.rows_affected() == 1) {
+            self.observe_time(i64::try_from(done.last_insert_id()).unwrap_or(i64::MAX), sent_at);
+            return Ok(true);
+        }
+        let renew = |rules: &mut Rules<_>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
+        Ok(self.edit_on(&self.renewals, during, key, renew).await?.0)
     }
 
     /// Those of this process who wait here and whose turn has come need not claim it: the process
@@ -377,10 +374,7 @@ impl Store {
         &self,
         query: impl Execute<'q, MySql> + 'q,
     ) -> sqlx::Result<MySqlQueryResult> {
-        let mut connection = JobConnection::open(&self.connections).await?;
-        let done = in_time(connection.execute(query)).await;
-        connection.mark_answered(&done);
-        done
+        execute(&self.connections, query).await
     }
 
     fn is_ours_waiting(&self, row: &Row) -> bool {
@@ -391,6 +385,45 @@ impl Store {
     pub(super) fn observe_time(&self, server_us: i64, sent_at: Moment) {
         self.server_clock.observe(error::NAME, server_us, sent_at, self.clock.now());
     }
+}
+
+/// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
+/// reason to give up: nothing was changed by it yet.
+async fn begin(
+    connections: &JobConnections,
+    name: &[u8],
+) -> Result<(Transaction, Moment, Record), EditError> {
+    let mut left = connections.count();
+    let mut made = false;
+    loop {
+        let (tx, rows) = match Transaction::begin(connections, name).await {
+            Err(error) if left > 0 && is_broken(&error) => {
+                left -= 1;
+                continue;
+            }
+            begun => begun?,
+        };
+        if let Some((_, now, record)) = record::read(&rows)?.pop() {
+            return Ok((tx, now, record));
+        }
+        tx.roll_back().await?;
+        if std::mem::replace(&mut made, true) {
+            let what = "a key's row is not kept; is latchwork_lock_floor empty?";
+            return Err(EditError::Unreadable(what.into()));
+        }
+        // A row that nobody else can see yet would not be locked by others: it is made first.
+        execute(connections, sqlx::raw_sql(AssertSqlSafe(schema::create(name)))).await?;
+    }
+}
+
+async fn execute<'q>(
+    connections: &JobConnections,
+    query: impl Execute<'q, MySql> + 'q,
+) -> sqlx::Result<MySqlQueryResult> {
+    let mut connection = JobConnection::open(connections).await?;
+    let done = in_time(connection.execute(query)).await;
+    connection.mark_answered(&done);
+    done
 }
 
 /// What became of a key that was asked for on the short way.

@@ -30,6 +30,9 @@ pub(super) static BACKGROUND: Background = Background::new(error::NAME);
 
 pub(super) struct Store {
     pub(super) pool: PgPool,
+    /// Renewals have a connection of their own where the pool is the caller's: all of that pool's
+    /// connections may be in use, or belong to a runtime that is blocked.
+    renewals: PgPool,
     /// Whether a connection keeps its session; not so behind pgbouncer in transaction mode, where
     /// prepared statements must not outlive a transaction.
     own_sessions: AtomicBool,
@@ -38,7 +41,7 @@ pub(super) struct Store {
     pub(super) client: Arc<str>,
     pub(super) process: Arc<str>,
     pub(super) waiters: Arc<WaiterRegistry>,
-    /// Whether notices are heard; else everything is found out by looking.
+    /// Whether notifications arrive; else waiters poll.
     pub(super) is_notified: AtomicBool,
     pub(super) open_requests: Arc<OpenRequests>,
     pub(super) heartbeat: Heartbeat,
@@ -66,9 +69,15 @@ impl Edit {
 }
 
 impl Store {
-    pub(super) fn new(pool: PgPool, own_sessions: bool, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(
+        pool: PgPool,
+        renewals: PgPool,
+        own_sessions: bool,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Store {
             pool,
+            renewals,
             own_sessions: AtomicBool::new(own_sessions),
             clock,
             client: record::hex(rand::random()).into(),
@@ -93,8 +102,8 @@ impl Store {
         }
     }
 
-    /// One change of a key, then hands the key on to whoever is next. Answers what the change
-    /// said, the rules as they are now, and the server's time. A failure has changed nothing, or
+    /// One change of a key, then grants the key to the next waiter. Returns what the change
+    /// returned, the rules as they are now, and the server's time. A failure has changed nothing, or
     /// its answer was lost.
     pub(super) async fn edit<T>(
         &self,
@@ -102,7 +111,7 @@ impl Store {
         key: &Key,
         change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
     ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
-        self.edit_for(during, key, None, change).await
+        self.edit_on(&self.pool, during, key, None, change).await
     }
 
     /// The same on behalf of a waiter that may have been queued by another process: from now on it is
@@ -114,10 +123,33 @@ impl Store {
         returning: Option<Id>,
         change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
     ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
+        self.edit_on(&self.pool, during, key, returning, change).await
+    }
+
+    /// Starts a new ttl; false when the id holds nothing.
+    pub(super) async fn renew(
+        &self,
+        during: &'static str,
+        key: &Key,
+        id: Id,
+        ttl: Duration,
+    ) -> Result<bool> {
+        let renew = |rules: &mut Rules<_>, edit: &mut Edit| rules.renew(id, ttl, edit.now);
+        Ok(self.edit_on(&self.renewals, during, key, None, renew).await?.0)
+    }
+
+    async fn edit_on<T>(
+        &self,
+        pool: &PgPool,
+        during: &'static str,
+        key: &Key,
+        returning: Option<Id>,
+        change: impl FnOnce(&mut Rules<RequesterInfo>, &mut Edit) -> T,
+    ) -> Result<(T, Rules<RequesterInfo>, Moment)> {
         let wrong = |e| error::driver(during, e);
         let number = lock_number(key);
         let (mut connection, row, sent_at) = loop {
-            let mut connection = self.begin(number).await.map_err(wrong)?;
+            let mut connection = begin(pool, number).await.map_err(wrong)?;
             let sent_at = self.clock.now();
             let trusted = self.has_own_sessions();
             let load = self.query(schema::LOAD).bind(key.as_str());
@@ -179,25 +211,9 @@ impl Store {
         if beats {
             self.heartbeat.sent(begun);
         }
-        self.doubt(&absent.doubted, now).await;
-        self.notify_waiters(&rules, &known, first_expiry, now).await;
+        doubt(pool, &absent.doubted, now).await;
+        self.notify_waiters(pool, &rules, &known, first_expiry, now).await;
         Ok((out, rules, now))
-    }
-
-    /// Stores that some processes seem to be dead. Not with the edit, which must not wait for a row
-    /// that others write, too; if it is not stored, the next hand-off finds out again.
-    async fn doubt(&self, clients: &BTreeMap<Arc<str>, Moment>, now: Moment) {
-        let doubts: String = clients
-            .iter()
-            .map(|(client, alive)| {
-                schema::doubt(client, record::micros(*alive), record::micros(now))
-            })
-            .collect();
-        if !doubts.is_empty()
-            && let Err(error) = self.execute_raw(doubts).await
-        {
-            tracing::debug!(%error, "it is not stored that a process seems to be dead");
-        }
     }
 
     /// Lifts the fences to the clock, where they are far below it.
@@ -216,34 +232,15 @@ impl Store {
 
     /// A statement without parameters, which passes any pooler.
     pub(super) async fn execute_raw(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
-        let mut connection = JobConnection::open(&self.pool).await?;
-        let told = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *connection)).await;
-        connection.mark_answered(&told);
-        told
+        execute_raw(&self.pool, sql).await
     }
 
-    /// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
-    /// reason to give up: nothing was asked of it yet.
-    async fn begin(&self, number: i64) -> sqlx::Result<JobConnection> {
-        let mut left = self.pool.options().get_max_connections();
-        loop {
-            let mut connection = JobConnection::open(&self.pool).await?;
-            let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(number)));
-            match in_time(begin.execute(&mut *connection)).await {
-                Ok(_) => return Ok(connection),
-                Err(error) => match undo(connection, error).await {
-                    error if left > 0 && is_broken(&error) => left -= 1,
-                    error => return Err(error),
-                },
-            }
-        }
-    }
-
-    /// Tells those who were handed the key, and the next in the queue when something runs out sooner
+    /// Notifies the waiters that were granted the key, and the next one when something expires sooner
     /// than it knew. After the commit, since NOTIFY makes all committers of the database wait for
-    /// each other. What is lost here the next look finds.
+    /// each other. What is lost here, the next poll finds.
     async fn notify_waiters(
         &self,
+        pool: &PgPool,
         rules: &Rules<RequesterInfo>,
         known: &[Fence],
         first_expiry: Moment,
@@ -268,9 +265,9 @@ impl Store {
             }
         }
         if !told.is_empty()
-            && let Err(error) = self.execute_raw(told).await
+            && let Err(error) = execute_raw(pool, told).await
         {
-            tracing::debug!(%error, "a waiter was not told of its turn: it will look itself");
+            tracing::debug!(%error, "a waiter was not notified of its grant; it finds it at its next poll");
         }
     }
 
@@ -409,6 +406,44 @@ impl Store {
 /// The number of a key's advisory lock.
 pub(super) fn lock_number(key: &Key) -> i64 {
     record::number_of("latchwork_lock:", key.as_str())
+}
+
+/// Begins an edit. A pooled connection may have died since it was used, so a broken one is no
+/// reason to give up: nothing was asked of it yet.
+async fn begin(pool: &PgPool, number: i64) -> sqlx::Result<JobConnection> {
+    let mut left = pool.options().get_max_connections();
+    loop {
+        let mut connection = JobConnection::open(pool).await?;
+        let begin = sqlx::raw_sql(AssertSqlSafe(schema::begin(number)));
+        match in_time(begin.execute(&mut *connection)).await {
+            Ok(_) => return Ok(connection),
+            Err(error) => match undo(connection, error).await {
+                error if left > 0 && is_broken(&error) => left -= 1,
+                error => return Err(error),
+            },
+        }
+    }
+}
+
+/// Stores that some processes seem to be dead. Not with the edit, which must not wait for a row
+/// that others write, too; if it is not stored, the next hand-off finds out again.
+async fn doubt(pool: &PgPool, clients: &BTreeMap<Arc<str>, Moment>, now: Moment) {
+    let doubts: String = clients
+        .iter()
+        .map(|(client, alive)| schema::doubt(client, record::micros(*alive), record::micros(now)))
+        .collect();
+    if !doubts.is_empty()
+        && let Err(error) = execute_raw(pool, doubts).await
+    {
+        tracing::debug!(%error, "it is not stored that a process seems to be dead");
+    }
+}
+
+async fn execute_raw(pool: &PgPool, sql: String) -> sqlx::Result<Vec<PgRow>> {
+    let mut connection = JobConnection::open(pool).await?;
+    let rows = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *connection)).await;
+    connection.mark_answered(&rows);
+    rows
 }
 
 /// Ends a transaction by its last word.

@@ -86,6 +86,15 @@ impl Pipelines {
         self.send_on(&self.current(), during, command)
     }
 
+    /// Sends a command on the provider's own pipeline, which no caller's runtime can block.
+    pub(super) fn send_from_background(
+        &self,
+        during: &'static str,
+        command: Command,
+    ) -> ResponseFuture {
+        self.send_on(&self.own, during, command)
+    }
+
     /// Sends a command on a pipeline, which must be the [current](Self::current) one.
     pub(super) fn send_on(
         &self,

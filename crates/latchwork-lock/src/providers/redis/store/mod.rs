@@ -26,6 +26,9 @@ use crate::{Clock, Fence, Grant, Holder, Inspection, Key, Moment, Result};
 pub(super) struct Store {
     pub(super) connection: Arc<Connection>,
     pipelines: Pipelines,
+    /// Renewals have a connection of their own where the other one is the caller's: the runtime that
+    /// drives that one may be blocked.
+    renewals: Option<Pipelines>,
     pub(super) clock: Arc<dyn Clock>,
     /// Random: the id of this provider among all clients of the server.
     pub(super) client: Arc<str>,
@@ -38,10 +41,13 @@ pub(super) struct Store {
 impl Store {
     pub(super) fn new(connection: Arc<Connection>, clock: Arc<dyn Clock>) -> Result<Self> {
         let client: Arc<str> = format!("{:016x}", rand::random::<u64>()).into();
-        let pipelines = Pipelines::open(connection.clone(), client.clone())?;
+        let open = |connection| Pipelines::open(connection, client.clone());
+        let renewals = connection.own().map(|own| open(Arc::new(own))).transpose()?;
+        let pipelines = open(connection.clone())?;
         Ok(Store {
             connection,
             pipelines,
+            renewals,
             clock,
             client,
             waiters: Arc::default(),
@@ -60,7 +66,11 @@ impl Store {
     ) -> Result<bool> {
         let (ttl, sent_at) = (record::millis(ttl), self.clock.now());
         let command = Command { ttl, ..Command::new(Operation::Renew, key, id) };
-        let renewed = self.pipelines.send(during, command).await?.renew(during)?;
+        let response = match &self.renewals {
+            Some(renewals) => renewals.send_from_background(during, command).await?,
+            None => self.pipelines.send(during, command).await?,
+        };
+        let renewed = response.renew(during)?;
         if let Some(server_us) = renewed {
             self.observe_clock(server_us, sent_at);
         }

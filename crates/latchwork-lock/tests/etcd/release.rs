@@ -60,7 +60,7 @@ pub(crate) async fn a_waiter_of_another_process_comes_in_its_turn() {
     assert!(!between.has_spoken() && !last.is_finished());
     let fence = first.fence();
     first.release().await.expect("held");
-    let theirs: u64 = between.hear("held").parse().expect("a fence");
+    let theirs: u64 = between.expect_line("held").parse().expect("a fence");
     assert!(theirs > fence.get());
     assert!(!last.is_finished(), "out of turn");
     between.release();

@@ -1,26 +1,31 @@
 //! A database of a test's own, with contexts, locks and a ledger of what was really done.
 
+use std::any::Any;
 use std::sync::Arc;
 
-use latchwork_flow::{Contexts, EntityKey, JsonState, StateMachine, StateMachineBuilder};
+use latchwork_flow::{
+    Contexts, EntityKey, JsonState, PostgresContextStore, SqliteContextStore, StateMachine,
+    StateMachineBuilder,
+};
 use latchwork_lock::provider::Token;
-use latchwork_lock::{LockConfig, Locks};
+use latchwork_lock::{LockConfig, Locks, PostgresLockProvider, SqliteLockProvider};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::secs;
 
 /// Where a test happens. The address is all that a child needs.
-pub(crate) struct Room {
+pub(crate) struct TestDatabase {
     pub(crate) address: String,
     _directory: Option<tempfile::TempDir>,
 }
 
-impl Room {
+impl TestDatabase {
     pub(crate) fn sqlite() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let address = format!("sqlite://{}", directory.path().join("room.db").display());
-        Room { address, _directory: Some(directory) }
+        TestDatabase { address, _directory: Some(directory) }
     }
 
     pub(crate) async fn postgres() -> Self {
@@ -29,7 +34,7 @@ impl Room {
         let mut admin = PgConnection::connect(&server).await.expect("the server is there");
         let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA {name}")));
         made.execute(&mut admin).await.expect("a room of its own");
-        Room { address: format!("{server}?options[search_path]={name}"), _directory: None }
+        TestDatabase { address: format!("{server}?options[search_path]={name}"), _directory: None }
     }
 
     pub(crate) async fn enter(&self) -> Inside {
@@ -37,7 +42,7 @@ impl Room {
     }
 }
 
-/// The room as one process sees it.
+/// The database as one process sees it.
 #[derive(Clone)]
 pub(crate) struct Inside {
     pub(crate) contexts: Contexts,
@@ -54,6 +59,25 @@ impl Inside {
         }
     }
 
+    /// The same, but contexts, locks and the test share a pool that has one connection.
+    pub(crate) async fn with_pool_of_one(address: &str) -> (Self, PoolOfOne) {
+        let ledger = Ledger::open(address).await;
+        let (contexts, locks, pool) = if address.starts_with("sqlite:") {
+            let pool = SqlitePoolOptions::new().max_connections(1).connect(address).await;
+            let pool = pool.expect("a pool");
+            let contexts = SqliteContextStore::from_pool(&pool).await.expect("a store");
+            let locks = SqliteLockProvider::from_pool(&pool).await.expect("locks");
+            (Contexts::new(contexts), Locks::new(locks), Pool::Sqlite(pool))
+        } else {
+            let pool = PgPoolOptions::new().max_connections(1).connect(address).await;
+            let pool = pool.expect("a pool");
+            let contexts = PostgresContextStore::from_pool(pool.clone()).await.expect("a store");
+            let locks = PostgresLockProvider::from_pool(pool.clone()).await.expect("locks");
+            (Contexts::new(contexts), Locks::new(locks), Pool::Postgres(pool))
+        };
+        (Inside { ledger, contexts, locks }, PoolOfOne(Arc::new(pool)))
+    }
+
     /// A machine whose processes count as dead after two seconds.
     pub(crate) fn builder(&self) -> StateMachineBuilder<JsonState> {
         StateMachine::<JsonState>::builder("crash")
@@ -61,6 +85,20 @@ impl Inside {
             .locks(&self.locks, EntityKey::new())
             .lock_config(LockConfig { ttl: secs(20), ..LockConfig::default() })
             .run_lease(secs(2))
+    }
+}
+
+/// A pool with one connection.
+#[derive(Clone)]
+pub(crate) struct PoolOfOne(Arc<Pool>);
+
+impl PoolOfOne {
+    /// Its connection; others have none until it is dropped.
+    pub(crate) async fn occupy(&self) -> Box<dyn Any + Send> {
+        match &*self.0 {
+            Pool::Sqlite(pool) => Box::new(pool.acquire().await.expect("the connection")),
+            Pool::Postgres(pool) => Box::new(pool.acquire().await.expect("the connection")),
+        }
     }
 }
 
