@@ -65,7 +65,7 @@ mod linux {
     fn in_directory(address: impl FnOnce(&str) -> String) {
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
         let directory = directory.expect("a temporary directory");
-        run(Torture::at(&address(&directory.path().display().to_string())));
+        run(Torture::at(address(&directory.path().display().to_string())));
     }
 
     /// A missing server is named as skipped on a laptop, and is a failure in CI.

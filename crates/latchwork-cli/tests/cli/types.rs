@@ -55,7 +55,7 @@ impl Server {
     }
 
     /// One request by curl; a refusal fails the test.
-    fn ask(&self, actor: &str, path: &str, body: Option<&Value>) -> Value {
+    fn request(&self, actor: &str, path: &str, body: Option<&Value>) -> Value {
         let mut command = Command::new("curl");
         command.args(["-sS", "--fail-with-body", "-H", &format!("Latchwork-Actor: {actor}")]);
         if let Some(body) = body {
@@ -84,7 +84,7 @@ impl Drop for Server {
 fn finished(server: &Server, order: &str) -> Value {
     let begun = Instant::now();
     loop {
-        let found = server.ask("user:ada", &format!("/v1/orders/{order}"), None);
+        let found = server.request("user:ada", &format!("/v1/orders/{order}"), None);
         let state = found["order"]["state"].as_str().expect("a state").to_owned();
         if ["completed", "failed"].contains(&state.as_str()) {
             return found;
@@ -111,10 +111,10 @@ fn approve(place: &LockDirectory, types: &Path, order: &str) -> Preview {
 
 fn submit_all(server: &Server, result: impl Fn(&Value) -> Value) {
     let wanted = json!({"limit": 50});
-    let got = server.ask("agent:writer", "/v1/items/checkout", Some(&wanted));
+    let got = server.request("agent:writer", "/v1/items/checkout", Some(&wanted));
     for lease in got["leases"].as_array().expect("leases") {
         let done = json!({"lease": lease["id"], "result": result(&lease["input"])});
-        server.ask("agent:writer", "/v1/items/submit", Some(&done));
+        server.request("agent:writer", "/v1/items/submit", Some(&done));
     }
 }
 
@@ -126,7 +126,7 @@ fn the_samples_work_as_they_stand() {
     let payload = json!({"style": "plain", "pages": [
         {"path": "index.txt", "about": "the site"}, {"path": "a/b.txt", "about": "a detail"}]});
     let order = json!({"type": "pages", "payload": payload});
-    let order = server.ask("user:ada", "/v1/orders", Some(&order));
+    let order = server.request("user:ada", "/v1/orders", Some(&order));
     assert_eq!(order["order"]["priority"], 5, "the type's own");
     let id = order["order"]["id"].as_str().expect("an id").to_owned();
     submit_all(&server, |input| {
@@ -143,7 +143,7 @@ fn the_samples_work_as_they_stand() {
     }
     // The other sample: batches of five, and a rule that approves.
     let texts = json!({"type": "summary", "payload": {"texts": ["a", "b"]}});
-    let short = server.ask("user:ada", "/v1/orders", Some(&texts));
+    let short = server.request("user:ada", "/v1/orders", Some(&texts));
     submit_all(&server, |input| {
         assert_eq!(*input, json!(["a", "b"]));
         json!({"title": "two texts"})
@@ -162,7 +162,7 @@ fn a_command_that_fails_is_told_by_the_order() {
     let server = Server::start(&place, &types);
     let payload = json!({"pages": [{"path": "index.txt", "about": "the site"}]});
     let order = json!({"type": "pages", "payload": payload});
-    let order = server.ask("user:ada", "/v1/orders", Some(&order));
+    let order = server.request("user:ada", "/v1/orders", Some(&order));
     let id = order["order"]["id"].as_str().expect("an id").to_owned();
     submit_all(&server, |_| json!({"text": "x"}));
     approve(&place, &types, &id);
