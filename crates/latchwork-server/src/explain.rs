@@ -160,7 +160,8 @@ impl<'a> Explainer<'a> {
             return Ok(vec![circle]);
         }
         for holder in &lock.holders {
-            let flow = holder.owner.as_ref().and_then(|owner| owner.as_str().parse().ok());
+            let owner = holder.owner.as_ref().map(|owner| owner.as_str());
+            let flow = owner.and_then(|owner| owner.strip_prefix("flow:")?.parse().ok());
             if flow.is_some() && flow == besides {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! W13: listings of items and leases.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use latchwork_work::query::{ItemQuery, LeaseQuery};
@@ -57,11 +58,11 @@ async fn w13_items_are_listed_by_order_type_state_and_agent(f: Fixture) {
     // Who may see one type only counts the leases of that type, and asks for types by id.
     let of_type = async |name: &str| {
         let found = work.agents_of_types(&[name.to_owned()]).await.expect("agents");
-        found.into_iter().map(|agent| (agent.id, agent.leases)).collect::<Vec<_>>()
+        found.into_iter().map(|agent| (agent.id, agent.leases)).collect::<BTreeSet<_>>()
     };
-    let both = [("agent-2".to_owned(), 1), (odd.to_owned(), 1)];
+    let both = [("agent-2".to_owned(), 1), (odd.to_owned(), 1)].into();
     assert_eq!(of_type(PLAIN).await, both);
-    assert_eq!(of_type("other").await, []);
+    assert_eq!(of_type("other").await, BTreeSet::new());
     let (plain, other) = ([PLAIN.to_owned()], ["other".to_owned()]);
     work.check_order_type(first.id, &plain).await.expect("of this type");
     work.check_item_type(done.item_id, &plain).await.expect("of this type");

@@ -5,7 +5,8 @@ use std::sync::{Arc, LazyLock};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{HeaderMap, Request, StatusCode};
-use latchwork_lock::ManualClock;
+use latchwork_flow::Contexts;
+use latchwork_lock::{Locks, ManualClock};
 use latchwork_server::{App, Metrics, NewToken, Role, Settings, Shutdown, Token, Tokens, router};
 use latchwork_work::{DynamicOrderType, OrderTypes, PlannedItem, WorkManager};
 use serde_json::{Value, json};
@@ -96,7 +97,9 @@ impl Fixture {
         let settings = Settings { max_waiting: 8, ..Settings::default() };
         let app = App::new(work.clone(), settings, &shutdown)
             .with_tokens(tokens.clone())
-            .with_metrics(METRICS.clone());
+            .with_metrics(METRICS.clone())
+            .with_locks(Locks::connect(&url).await.expect("locks"))
+            .with_flows(Contexts::connect(&url).await.expect("flows"));
         Fixture { work, tokens, router: router(app), shutdown, url, clock, _dir: dir }
     }
 

@@ -103,12 +103,18 @@ impl Heartbeat {
 /// So many bytes of a failure's message are kept.
 const MAX_MESSAGE: usize = 8_192;
 
+const CUT_OFF: &str = " … (cut off)";
+
 /// A message as every database takes it: without NUL, which PostgreSQL refuses in a text, and bounded. A
 /// failure that cannot be recorded would be run again and again.
 pub(super) fn storable(message: &str) -> String {
     let message = message.replace('\0', "\u{fffd}");
     match message.len() > MAX_MESSAGE {
-        true => format!("{} … (cut off)", &message[..message.floor_char_boundary(MAX_MESSAGE)]),
+        true => {
+            // Within the bound together, so that a message which was cut off is taken as it is.
+            let kept = message.floor_char_boundary(MAX_MESSAGE - CUT_OFF.len());
+            format!("{}{CUT_OFF}", &message[..kept])
+        }
         false => message,
     }
 }
