@@ -139,7 +139,7 @@ async fn w12_an_order_is_split_as_declared() {
         planned.map(|items| items.into_iter().map(|item| item.input).collect::<Vec<_>>())
     };
     let payload = json!({"a": {"list": [1, 2, 3, 4, 5]}, "into": "de"});
-    assert_eq!(plan("", payload.clone()).await.expect("one item"), [payload.clone()]);
+    assert_eq!(plan("", payload.clone()).await.expect("one item"), std::slice::from_ref(&payload));
     let each = plan("[split]\nlist = '/a/list'", payload.clone()).await.expect("five items");
     assert_eq!(each, [json!(1), json!(2), json!(3), json!(4), json!(5)]);
     let batches = "[split]\nlist = '/a/list'\nbatch = 2";
