@@ -114,10 +114,8 @@ async fn w03_a_hundred_thousand_behind_a_limit_cost_nothing(room: Room) {
         assert!(lease.input["key"].is_null());
         behind.push(took);
     }
-    let median = |all: &mut Vec<Duration>| {
-        all.sort();
-        all[all.len() / 2]
-    };
-    let (usual, behind) = (median(&mut usual), median(&mut behind));
+    // The quickest of each: what a claim costs by itself. The others also waited for other tests.
+    let quickest = |all: Vec<Duration>| all.into_iter().min().expect("claims");
+    let (usual, behind) = (quickest(usual), quickest(behind));
     assert!(behind <= usual * 3, "{behind:?} behind 100,000 items, {usual:?} without");
 }

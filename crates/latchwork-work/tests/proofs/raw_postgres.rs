@@ -145,7 +145,12 @@ async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circl
             };
             Ok((0..400).map(item).collect())
         };
-        let settings = latchwork_work::TypeSettings { max_leases: Some(5), ..crate::room::quick() };
+        // A busy machine may need longer than a second between claim and submission.
+        let settings = latchwork_work::TypeSettings {
+            max_leases: Some(5),
+            lease_ttl: crate::secs(600),
+            ..crate::room::quick()
+        };
         let mut types = latchwork_work::OrderTypes::new();
         let one = latchwork_work::DynamicOrderType::new("one").plan(split).settings(settings);
         types.add_dynamic(one).expect("legal");
