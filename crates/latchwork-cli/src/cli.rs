@@ -9,7 +9,7 @@ use crate::commands::{completions, demo, flows, lock, locks};
 use crate::commands::{config, serve, tokens, types};
 use crate::output::has_colour;
 
-/// Locks with fences, for shells and scripts.
+/// Distributed locks, durable flows, and reviewed work.
 #[derive(Parser, Debug)]
 #[command(name = "latchwork", version, max_term_width = 100, after_help = EXAMPLES)]
 pub(crate) struct Cli {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Context;
 use std::time::Duration;
 
-use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Token, Wait};
+use latchwork_lock::provider::{AcquireRequest, Acquired, LockProvider, Proof, Wait};
 use latchwork_lock::{Clock, InMemoryLockProvider, Key, ManualClock, Mode};
 use shuttle::future::block_on;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
