@@ -1,4 +1,4 @@
-//! Where the locks are: `--at`, or one directory per user.
+//! Where the locks are: `--at`, `--at-file`, `LATCHWORK_AT`, or one directory per user.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,6 +12,7 @@ use crate::exit::{Exit, Failure};
 
 /// What names the place where no option does.
 const ENVIRONMENT: &str = "LATCHWORK_AT";
+const FILE_ENVIRONMENT: &str = "LATCHWORK_AT_FILE";
 
 /// Where the locks are, as every command asks for it.
 #[derive(Args, Clone, Debug)]
@@ -21,14 +22,22 @@ pub(crate) struct LockLocation {
     /// By default a directory of the user: ~/.local/state/latchwork/locks, where ~ is the home in the
     /// user database, not $HOME or a variable of the session. A job under cron, a service and a
     /// login shell of one user therefore always mean the same locks.
+    ///
+    /// Who lists the processes of the machine sees a password that stands here: put the address into
+    /// the variable or a file, or the password where the database's own tools look for it (PGPASSWORD,
+    /// ~/.pgpass, REDISCLI_AUTH, MYSQL_PWD, ETCDCTL_PASSWORD).
     #[arg(long, env = ENVIRONMENT, value_name = "URL", hide_env_values = true)]
     at: Option<String>,
+
+    /// A file whose first line is the address, which then need not stand on the command line.
+    #[arg(long, env = FILE_ENVIRONMENT, value_name = "FILE")]
+    at_file: Option<PathBuf>,
 }
 
 impl LockLocation {
     /// Opens the locks to look at them. A mistyped directory is not made, but told.
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
-        if let Some(at) = &self.at
+        if let Some(at) = &self.address()?
             && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
             && let Some(what) = why_not(&directory)
         {
@@ -45,7 +54,8 @@ impl LockLocation {
         companion: Option<u32>,
         options: &ConnectOptions,
     ) -> Result<Locks, Failure> {
-        let (directory, network) = match &self.at {
+        let address = self.address()?;
+        let (directory, network) = match &address {
             None => (default_directory()?, false),
             Some(at) => match as_path(at) {
                 Some(path) => (path, false),
@@ -69,22 +79,74 @@ impl LockLocation {
         }
         builder.open().map(Locks::new).map_err(|error| {
             let mut failure = Failure::from(error);
-            if self.at.is_none() {
+            if address.is_none() {
                 failure.hint = Some("this is the default place; name another with --at".to_owned());
             }
             failure
         })
     }
 
-    /// How to name this place in a command that a message proposes: not at all where the
-    /// environment names it, and never with its password.
-    pub(crate) fn option(&self) -> String {
+    /// What names the place, if anything does: an option before a variable, a variable before the
+    /// default.
+    fn address(&self) -> Result<Option<String>, Failure> {
+        let refuse = |what: String| Err(Failure::new(Exit::Usage, "invalid_argument", what));
+        let Some(file) = &self.at_file else { return Ok(self.at.clone()) };
+        let by_variable = |name, value: &std::ffi::OsStr| {
+            std::env::var_os(name).is_some_and(|found| found == *value)
+        };
         match &self.at {
-            Some(at) if std::env::var(ENVIRONMENT).as_ref() != Ok(at) => {
+            Some(at) if !by_variable(ENVIRONMENT, at.as_ref()) => {
+                return match by_variable(FILE_ENVIRONMENT, file.as_os_str()) {
+                    true => Ok(Some(at.clone())),
+                    false => refuse("name the place by --at or by --at-file, not by both".into()),
+                };
+            }
+            _ => {}
+        }
+        let name = file.display();
+        match std::fs::read_to_string(file) {
+            Ok(text) => match text.lines().next().map(str::trim).filter(|line| !line.is_empty()) {
+                Some(line) => Ok(Some(line.to_owned())),
+                None => refuse(format!("--at-file {name}: its first line is empty")),
+            },
+            Err(error) => refuse(format!("--at-file {name} cannot be read: {error}")),
+        }
+    }
+
+    /// How to name this place in a command that a message proposes, never with its password.
+    pub(crate) fn option(&self) -> String {
+        match (&self.at_file, &self.at) {
+            (Some(file), _) => format!(" --at-file {}", quoted(&file.display().to_string())),
+            (None, Some(at)) if !self.needs_environment() => {
                 format!(" --at {}", quoted(&without_password(at)))
             }
             _ => String::new(),
         }
+    }
+
+    /// Whether only the environment can name this place in a command that a message proposes: it has a
+    /// password there, which no message repeats.
+    pub(crate) fn needs_environment(&self) -> bool {
+        self.at_file.is_none()
+            && self.at.as_ref().is_some_and(|at| {
+                std::env::var(ENVIRONMENT).as_ref() == Ok(at) && without_password(at) != *at
+            })
+    }
+
+    /// The variables that name this place or have its password: nothing that a command under a lock
+    /// should know unless it was meant to.
+    pub(crate) fn secret_variables(&self) -> Vec<&'static str> {
+        let address = self.address().ok().flatten().unwrap_or_default();
+        let scheme = address.split(':').next().unwrap_or_default();
+        let mut names = vec![ENVIRONMENT, FILE_ENVIRONMENT];
+        names.extend(match scheme {
+            "postgres" | "postgresql" => &["PGPASSWORD"][..],
+            "mysql" | "mariadb" => &["MYSQL_PWD"],
+            "redis" | "rediss" | "redis+unix" => &["REDISCLI_AUTH"],
+            "etcd" | "etcds" => &["ETCDCTL_PASSWORD"],
+            _ => &[],
+        });
+        names
     }
 }
 

@@ -1,31 +1,11 @@
-//! The promises of Latchwork as test suites that run over any provider.
+#![doc = include_str!("../README.md")]
 //!
-//! A provider's own test file is a factory and one call; every case becomes a named test:
-//!
-//! ```no_run
-//! use latchwork_contract::lock::{TestBackend, main, suite};
-//! use latchwork_lock::InMemoryLockProvider;
-//!
-//! main(vec![suite("memory", async || {
-//!     let provider = InMemoryLockProvider::new();
-//!     TestBackend::new(move || {
-//!         let client = provider.clone();
-//!         async move { Ok(client) }
-//!     })
-//! })]);
-//! ```
-//!
-//! Such a file is a `[[test]]` with `harness = false`. Which cases run is not found out by
-//! trying: it follows from the capabilities that are [expected](lock::expected) of each known
-//! provider, and stands case by case in `matrix.txt`. A provider of your own is held to what it
-//! declares.
+//! # The other layers
 //!
 //! A store of contexts is proven in the same way by [`flow`], with the feature `flow`, and a database
 //! of orders by [`work`], with the feature `work`.
 //!
-//! Longer runs, with several processes and with kills, write a [`history`] each and have it
-//! checked afterwards: that is the [`torture`]. What a network does to a backend is done by a
-//! [`proxy`] in front of it.
+//! What a network does to a backend is done by a [`proxy`] in front of it.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -4,8 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use latchwork_contract::lock::expected::PROVIDERS;
-use latchwork_contract::lock::{Outcome, cases, matrix};
+use latchwork_contract::lock::internal::{Outcome, PROVIDERS, cases, matrix};
 use latchwork_lock::Capability;
 
 #[test]

@@ -4,15 +4,17 @@
 
 mod mutant;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use latchwork_contract::lock::{Fixture, TestBackend, cases};
+use latchwork_contract::lock::TestBackend;
+use latchwork_contract::lock::internal::{Fixture, cases};
 use latchwork_lock::InMemoryLockProvider;
 use mutant::{Flaw, Mutant};
 
 /// Each flaw with cases that must fail on it; between them, not one for each.
-const CAUGHT_BY: [(Flaw, &[&str]); 16] = [
+const CAUGHT_BY: [(Flaw, &[&str]); 32] = [
     (
         Flaw::ExcludesNobody,
         &[
@@ -85,7 +87,32 @@ const CAUGHT_BY: [(Flaw, &[&str]); 16] = [
             "l05_a_waiter_of_the_same_client_is_given_one_too",
         ],
     ),
+    (
+        Flaw::HandsOverAnything,
+        &["l13_a_broken_lease_is_not_handed_over", "l13_an_expired_lease_is_not_handed_over"],
+    ),
+    (
+        Flaw::ClaimsLate,
+        &["l05_a_waiter_that_sleeps_keeps_nobody_out", "l05_an_unclaimed_hand_off_passes_on"],
+    ),
+    (Flaw::WaitsLonger, &["l05_a_wait_is_not_longer_than_asked"]),
+    (Flaw::FreesNothing, &["l16_nothing_is_stored_of_keys_that_nobody_uses"]),
+    (Flaw::WakesTheFirstTask, &["l05_a_waiter_may_move_to_another_task"]),
+    (Flaw::RenewsWhileWaiting, &["l03_a_token_that_waits_holds_nothing"]),
+    (Flaw::ListsInside, &["l11_a_listing_matches_beginnings_only"]),
+    (Flaw::ReadersPass, &["l06_a_waiting_writer_holds_back_later_readers"]),
+    (Flaw::IgnoresOwners, &["l07_the_same_owner_takes_over"]),
+    (Flaw::TakesOverFromAnybody, &["l07_an_unnamed_request_never_does"]),
+    (Flaw::KeepsTheFirstTtl, &["l08_a_longer_ttl_counts"]),
+    (Flaw::TrustsTooLong, &["l09_trust_ends_a_margin_before_the_ttl"]),
+    (Flaw::RenewsNothing, &["l10_a_renewed_lease_outlives_its_ttl"]),
+    (Flaw::ForgetsItsAnswer, &["l17_the_same_token_gets_the_same_grant"]),
+    (Flaw::CutsKeys, &["l18_similar_keys_are_distinct"]),
+    (Flaw::RefusesToWait, &["l15_wait_waits"]),
 ];
+
+/// What `Locks` keeps by itself, whatever the provider does: no provider can break it.
+const KEPT_BY_THE_FRONT: [u8; 1] = [22];
 
 #[test]
 fn every_flaw_is_noticed() {
@@ -94,6 +121,14 @@ fn every_flaw_is_noticed() {
         .map(|(flaw, case)| format!("{case} did not notice {flaw:?}"))
         .collect();
     assert!(unnoticed.is_empty(), "{unnoticed:#?}");
+}
+
+#[test]
+fn each_promise_has_a_provider_that_breaks_it() {
+    let broken: BTreeSet<u8> =
+        all().map(|(_, name)| name[1..3].parse().expect("l01 to l22")).collect();
+    let expected = (1..=22).filter(|promise| !KEPT_BY_THE_FRONT.contains(promise));
+    assert_eq!(broken, expected.collect::<BTreeSet<u8>>());
 }
 
 #[test]
@@ -118,11 +153,13 @@ fn passes(flaw: Option<Flaw>, name: &str) -> bool {
         .expect("a runtime");
     let ended = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
-            let memory = InMemoryLockProvider::new();
+            let mutant = Mutant::new(InMemoryLockProvider::new(), flaw);
+            let counted = mutant.clone();
             let backend = TestBackend::new(move || {
-                let client = Mutant { inner: memory.clone(), flaw };
+                let client = mutant.clone();
                 async move { Ok(client) }
             });
+            let backend = backend.stored(move || std::future::ready(counted.stored()));
             let run = (case.run)(Fixture::new(case.name, backend).await);
             tokio::time::timeout(Duration::from_secs(30), run).await.expect("it ends");
         });

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use latchwork_contract::lock::{between_markers, capability_table};
+use latchwork_contract::lock::internal::{between_markers, capability_table};
 
 #[test]
 fn the_readme_has_the_table_of_capabilities() {

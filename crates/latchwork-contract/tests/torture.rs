@@ -22,7 +22,7 @@ fn said(flaw: Flaw) -> Option<String> {
     torture.slack = Duration::from_millis(100);
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("torture-{flaw:?}"));
     torture.directory.clone_from(&directory);
-    let locks = Locks::new(Mutant { inner: InMemoryLockProvider::new(), flaw: Some(flaw) });
+    let locks = Locks::new(Mutant::new(InMemoryLockProvider::new(), Some(flaw)));
     let run = AssertUnwindSafe(|| torture::run_here(&locks, torture));
     let ended = catch_unwind(run);
     // What was found here was known before.

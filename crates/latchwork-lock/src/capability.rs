@@ -123,13 +123,13 @@ impl Capabilities {
         Capabilities { set, ..Self::NONE }
     }
 
-    /// How long after its ttl a lease may still be held against others (L2).
+    /// How long after its ttl a lease may still be held against others (L2): three seconds at most.
     #[must_use]
     pub const fn with_granularity(self, granularity: Duration) -> Self {
         Capabilities { granularity, ..self }
     }
 
-    /// How long a hand-off waits for a waiter that no longer answers (L5).
+    /// How long a hand-off waits for a waiter that no longer answers (L5): two seconds at most.
     #[must_use]
     pub const fn with_claim_window(self, claim_window: Duration) -> Self {
         Capabilities { claim_window, ..self }

@@ -168,6 +168,24 @@ pub(crate) fn schema(address: &str) -> Result<String> {
     }
 }
 
+pub(crate) fn grants(address: &str, role: &str) -> Result<String> {
+    if role.is_empty() || crate::key::has_control(role) {
+        return Err(Error::invalid_argument("role", "it is empty, or has control characters"));
+    }
+    // Whatever has no tables, or is not built, is refused there.
+    schema(address)?;
+    match parse(address)?.scheme() {
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(crate::PostgresLockProvider::grants(role)),
+        #[cfg(feature = "mysql")]
+        "mysql" | "mariadb" => Ok(crate::MySqlLockProvider::grants(role)),
+        scheme => {
+            let reason = format!("{scheme}: has no roles; the rights of the file decide");
+            Err(Error::invalid_argument("role", reason))
+        }
+    }
+}
+
 fn no_tables(scheme: &str) -> Error {
     Error::invalid_argument("url", format!("{scheme}: has no tables, and so no schema to show"))
 }
@@ -182,10 +200,24 @@ fn parse(address: &str) -> Result<Url> {
         return Err(unknown("etcd"));
     }
     // The address may carry a password, so no message repeats it.
-    Url::parse(address).map_err(|error| {
-        Error::invalid_argument("url", format!("it is no address ({error}); {KINDS}"))
-    })
+    let url = Url::parse(address).map_err(|error| {
+        // A sign in a password that ends it: what follows is taken for a port, or for no host at all.
+        let more = if address.contains('@') { format!("; {ENCODE}") } else { String::new() };
+        Error::invalid_argument("url", format!("it is no address ({error}); {KINDS}{more}"))
+    })?;
+    // The same where a part of the password passes for a port: the host stands behind it.
+    let is_server = url.has_host() && !matches!(url.scheme(), "file" | "sqlite");
+    if is_server && (url.path().contains('@') || url.fragment().is_some_and(|f| f.contains('@'))) {
+        return Err(Error::invalid_argument(
+            "url",
+            format!("its host stands behind its path; {ENCODE}"),
+        ));
+    }
+    Ok(url)
 }
+
+const ENCODE: &str = "in a user or a password write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 \
+    and % as %25";
 
 fn unknown(scheme: &str) -> Error {
     match ELSEWHERE.iter().find(|(known, _)| *known == scheme) {

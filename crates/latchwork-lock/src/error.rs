@@ -36,16 +36,15 @@ pub enum ErrorKind {
         holder: Option<Box<Holder>>,
     },
     /// The lease ran out before it was renewed.
-    #[error(
-        "the lease on {key:?} (fence {fence}) ran out before it was renewed: \
-         check what was already done, take the lock again, and use a longer ttl or renewal"
-    )]
+    #[error("{}", Expired { key, fence: *fence, renewal: renewal.as_deref() })]
     #[non_exhaustive]
     LockExpired {
         /// The key of the lease.
         key: String,
         /// Its fence.
         fence: Fence,
+        /// Why the last renewal in the background failed, where one did.
+        renewal: Option<String>,
     },
     /// The lease is no longer ours: broken, taken over, resumed elsewhere, or forgotten by the backend;
     /// or it was given back before this was asked of it.
@@ -260,13 +259,40 @@ impl Error {
 
     /// An [`ErrorKind::LockExpired`], for those who keep leases.
     pub fn expired(key: &str, fence: Fence) -> Self {
-        ErrorKind::LockExpired { key: key.to_owned(), fence }.into()
+        ErrorKind::LockExpired { key: key.to_owned(), fence, renewal: None }.into()
+    }
+
+    /// The same where the last renewal in the background had failed.
+    pub(crate) fn not_renewed(key: &str, fence: Fence, renewal: Option<String>) -> Self {
+        ErrorKind::LockExpired { key: key.to_owned(), fence, renewal }.into()
     }
 }
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
         Error(Box::new(kind))
+    }
+}
+
+struct Expired<'a> {
+    key: &'a str,
+    fence: Fence,
+    renewal: Option<&'a str>,
+}
+
+impl fmt::Display for Expired<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Expired { key, fence, renewal } = self;
+        write!(f, "the lease on {key:?} (fence {fence}) ran out before it was renewed")?;
+        match renewal {
+            Some(why) => write!(
+                f,
+                ", since renewing it failed: {why}; check what was already done, and take the lock again"
+            ),
+            None => f.write_str(
+                ": check what was already done, take the lock again, and use a longer ttl or renewal",
+            ),
+        }
     }
 }
 

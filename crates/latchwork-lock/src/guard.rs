@@ -72,6 +72,7 @@ impl Guard {
             self.mark_released();
             return Ok(());
         }
+        self.mark_lost();
         Err(self.gone(self.locks.clock().now()))
     }
 
@@ -88,6 +89,7 @@ impl Guard {
     pub async fn into_lease(self) -> Result<Lease> {
         self.locks.require(crate::Capability::HandOver)?;
         if !self.locks.provider().hand_over(self.proof()).await? {
+            self.mark_lost();
             return Err(self.gone(self.locks.clock().now()));
         }
         self.mark_ended();

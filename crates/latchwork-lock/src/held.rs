@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::select;
@@ -36,6 +36,8 @@ pub struct Held {
 
 struct Extras {
     watchdog: Mutex<Option<Watchdog>>,
+    /// Why the last renewal in the background failed.
+    renewal_error: Mutex<Option<Arc<Error>>>,
     term: Mutex<Term>,
     changed: Notify,
     /// One renewal at a time: two in flight could be answered in another order than they were
@@ -213,6 +215,17 @@ impl Held {
         self.stop_watchdog();
     }
 
+    /// Why the last [renewal in the background](crate::LockRequest::auto_renew) failed; none while they
+    /// succeed. It is tried again, whatever the error, until the lease ends.
+    pub fn renewal_error(&self) -> Option<Arc<Error>> {
+        self.extras.get()?.renewal_error.lock().clone()
+    }
+
+    /// What came of a renewal in the background.
+    pub(crate) fn note_renewal(&self, error: Option<Arc<Error>>) {
+        *self.extras().renewal_error.lock() = error;
+    }
+
     /// What can be shown of the lease to anybody.
     pub fn state(&self) -> LockState {
         LockState::from(&self.lease())
@@ -281,12 +294,18 @@ impl Held {
         self.notify_changed();
     }
 
-    /// Why the lease is gone: given back; by time, if its time is over by our clock; else by somebody.
+    /// Why the lease is gone: given back; by time, if its time is over by our clock; else by somebody,
+    /// as only the backend can say: until it does, it is the trust that is over.
     pub(crate) fn gone(&self, now: Moment) -> Error {
+        let over = match self.lost.load(Ordering::Acquire) {
+            true => self.expires(),
+            false => self.trusted_until(),
+        };
         if self.released.load(Ordering::Relaxed) {
             Error::released(self.key(), self.fence())
-        } else if now >= self.expires() {
-            Error::expired(self.key(), self.fence())
+        } else if now >= over {
+            let renewal = self.renewal_error().map(|error| error.to_string());
+            Error::not_renewed(self.key(), self.fence(), renewal)
         } else {
             Error::lost(self.key(), self.fence())
         }
@@ -307,6 +326,7 @@ impl Held {
         self.extras.get_or_init(|| {
             Box::new(Extras {
                 watchdog: Mutex::new(None),
+                renewal_error: Mutex::new(None),
                 term: Mutex::new(self.first_term()),
                 changed: Notify::new(),
                 renewing: tokio::sync::Mutex::new(()),

@@ -23,8 +23,9 @@
 //! stopped for any length of time and go on without noticing. What must not happen twice is
 //! therefore guarded by the fence, where it happens: see [`FenceGate`].
 //!
-//! The promises are numbered L1 to L22 (exclusion, expiry, only the holder, fences, fairness, …);
-//! the crate `latchwork-contract` tests them on any [`LockProvider`].
+//! The [promises](provider#the-promises) are numbered L1 to L22 (exclusion, expiry, only the holder,
+//! fences, fairness, …); the crate `latchwork-contract` tests them on any
+//! [`LockProvider`](provider::LockProvider).
 
 pub mod blocking;
 
@@ -57,6 +58,8 @@ mod rules;
 mod sync;
 
 pub use capability::{Capabilities, Capability};
+/// The crate of the dates in leases and reports.
+pub use chrono;
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{LockConfig, LockStrategy, MAX_TTL, MIN_TTL, OnLoss};
 pub use connect::ConnectOptions;

@@ -120,6 +120,16 @@ impl Locks {
         crate::connect::schema(url)
     }
 
+    /// The statements that grant a role of the database what it needs to lock with these tables, and no
+    /// more; the tables' owner runs them. Nothing is connected to.
+    ///
+    /// # Errors
+    /// As for [`schema`](Self::schema), and [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for a
+    /// database without roles.
+    pub fn grants(url: &str, role: &str) -> Result<String> {
+        crate::connect::grants(url, role)
+    }
+
     /// The same backend with another prefix before each key; it may be empty.
     ///
     /// # Errors

@@ -20,6 +20,15 @@
 //!   from [`Grant::trusted_from`], a moment before the confirmation was sent.
 //! - **Outage is not contention**: answer [`Unavailable`](crate::ErrorKind::Unavailable) and let
 //!   `Locks` retry; [`Acquired::Taken`] means that another holder has the key.
+//!
+//! Dates are of [`chrono`], in the version that this crate re-exports.
+//!
+//! # The promises
+//!
+//! The cases of the suite are named after them, and a failure repeats the sentence. Those of what is
+//! declared are a provider's to keep; the rest [`Locks`](crate::Locks) adds.
+//!
+#![doc = include_str!("promises.md")]
 
 use std::future::Future;
 use std::sync::Arc;
@@ -37,6 +46,16 @@ pub use crate::any_provider::AnyLockProvider;
 pub use crate::clock::{BootClock, JumpHook, Moment, Sleep};
 pub use crate::config::{Wait, trust_margin};
 pub use crate::lease::{Token, process_label};
+
+const PROMISES: &str = include_str!("promises.md");
+
+/// The promise with this number, 1 to 22, as the [list](self#the-promises) has it: its name and its
+/// sentence.
+pub fn promise(number: u8) -> Option<(&'static str, &'static str)> {
+    let index = usize::from(number).checked_sub(1)?;
+    let (name, sentence) = PROMISES.lines().nth(index)?.strip_prefix("- **")?.split_once("** ")?;
+    Some((name.trim_end_matches(['.', '?']), sentence))
+}
 
 /// One request for a lease.
 #[derive(Clone, Debug)]
@@ -193,7 +212,8 @@ pub trait LockProvider: Send + Sync + 'static {
     /// by itself or with the `release_later` that follows.
     fn acquire(&self, request: &AcquireRequest) -> impl Future<Output = Result<Acquired>> + Send;
 
-    /// Lets the lease last `ttl` from now; false when the token holds nothing (any more).
+    /// Lets the lease last `ttl` from now; false when the token holds nothing (any more), or only
+    /// waits.
     ///
     /// Cancel safe: the renewal has happened or it has not.
     fn renew(&self, proof: Proof<'_>, ttl: Duration) -> impl Future<Output = Result<bool>> + Send;
@@ -210,10 +230,15 @@ pub trait LockProvider: Send + Sync + 'static {
     fn release_later(&self, proof: Proof<'_>);
 
     /// Marks the lease as about to live on without this process (L13), for backends that end
-    /// the leases of dead processes early; false when the token holds nothing (any more).
+    /// the leases of dead processes early; false when the token holds nothing (any more), which must
+    /// be looked up also where a lease never depends on its process. The default refuses the operation,
+    /// for a provider that does not declare [`HandOver`](crate::Capability::HandOver).
     ///
     /// Cancel safe: asking again is harmless.
-    fn hand_over(&self, proof: Proof<'_>) -> impl Future<Output = Result<bool>> + Send;
+    fn hand_over(&self, proof: Proof<'_>) -> impl Future<Output = Result<bool>> + Send {
+        let _ = proof;
+        std::future::ready(Err(Error::not_supported(self.name(), "hand-over")))
+    }
 
     /// Replaces the lease's secret by `fresh`, raises its fence and starts a new `ttl` (L13);
     /// nothing when the old secret holds nothing. Asked again with the same `fresh`, it answers
@@ -256,10 +281,13 @@ pub trait LockProvider: Send + Sync + 'static {
         std::future::ready(Err(Error::not_supported(self.name(), "a fence gate")))
     }
 
-    /// Waits until every release that was queued has been tried.
+    /// Waits until every release that was queued has been tried. The default does nothing, for a
+    /// provider whose [`release_later`](Self::release_later) releases before it returns.
     ///
     /// Cancel safe: what is queued stays queued.
-    fn close(&self) -> impl Future<Output = ()> + Send;
+    fn close(&self) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 
     /// The clock by which this process trusts leases of this provider.
     fn clock(&self) -> Arc<dyn Clock> {
@@ -395,5 +423,21 @@ impl<P: LockProvider> DynLockProvider for P {
     }
     fn close(&self) -> BoxFuture<'_, ()> {
         Box::pin(LockProvider::close(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_promise_has_a_name_and_a_sentence() {
+        for number in 1..=22 {
+            let (name, sentence) = promise(number).expect("a line of the list");
+            assert!(name.starts_with(&format!("L{number} ")), "{name}");
+            assert!(sentence.ends_with('.'), "{sentence}");
+        }
+        assert_eq!(promise(0), None);
+        assert_eq!(promise(23), None);
     }
 }

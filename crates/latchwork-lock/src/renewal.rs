@@ -56,15 +56,22 @@ async fn watch(held: Arc<Held>, renewal: Renewal) {
         let force = Refresh { ttl: None, threshold: Some(Duration::ZERO) };
         match held.refresh_with(force).await {
             Ok(()) => {
+                held.note_renewal(None);
                 next = asked.after(held.ttl() / 3);
                 backoff = Backoff::new(held.ttl() / 20);
             }
-            Err(error) if error.is_temporary() && clock.now() < held.expires() => {
+            // Also what looks permanent: a right may be given back, or a full server emptied, while the
+            // lease still lasts.
+            Err(error) if !error.is_loss() && clock.now() < held.expires() => {
                 tracing::warn!(key = held.key(), %error, "a lease could not be renewed; trying again");
+                held.note_renewal(Some(Arc::new(error)));
                 next = clock.now().after(backoff.pause());
             }
             Err(error) => {
                 tracing::warn!(key = held.key(), %error, "a lease was lost");
+                if !error.is_loss() {
+                    held.note_renewal(Some(Arc::new(error)));
+                }
                 held.mark_lost();
                 return;
             }

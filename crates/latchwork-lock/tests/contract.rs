@@ -19,17 +19,23 @@ fn main() {
 }
 
 fn memory() -> Suite {
-    suite("memory", async || clones_of(InMemoryLockProvider::new()))
+    suite("memory", async || memory_backend(InMemoryLockProvider::new()))
 }
 
 /// The same where time moves only when a case says so: what is due at a moment is tested at it.
 fn memory_on_a_manual_clock() -> Suite {
     suite("memory_manual", async || {
         let clock = ManualClock::new();
-        clones_of(InMemoryLockProvider::with_clock(Arc::new(clock.clone()))).clock(clock)
+        memory_backend(InMemoryLockProvider::with_clock(Arc::new(clock.clone()))).clock(clock)
     })
     .of("memory")
     .on_a_manual_clock()
+}
+
+fn memory_backend(provider: InMemoryLockProvider) -> TestBackend {
+    let counted = provider.clone();
+    clones_of(provider)
+        .stored(move || std::future::ready(u64::try_from(counted.entries()).expect("not many")))
 }
 
 fn noop() -> Suite {
@@ -57,7 +63,11 @@ fn file() -> Option<Suite> {
             // leads to the same one is tested beside `connect`.
             async move { FileLockProvider::open(path) }
         };
-        TestBackend::new(connect).keep(directory)
+        let keys = directory.path().join("keys");
+        TestBackend::new(connect).keep(directory).stored(move || {
+            let records = std::fs::read_dir(&keys).expect("the directory of records").count();
+            std::future::ready(u64::try_from(records).expect("not many"))
+        })
     }))
 }
 
@@ -73,8 +83,14 @@ fn sqlite() -> Option<Suite> {
     Some(suite("sqlite", async || {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("locks.db");
+        let file = path.clone();
         let connect = move || SqliteLockProvider::open_file(path.clone());
-        TestBackend::new(connect).keep(directory)
+        TestBackend::new(connect).keep(directory).stored(move || {
+            let file = rusqlite::Connection::open(&file).expect("the file");
+            let count = file.query_row("SELECT count(*) FROM latchwork_lock", (), |row| row.get(0));
+            let count: i64 = count.expect("the table");
+            std::future::ready(count.unsigned_abs())
+        })
     }))
 }
 
@@ -100,10 +116,19 @@ fn postgres() -> Vec<Suite> {
         admin.close().await.expect("closed");
     }
 
-    fn backend(address: String) -> TestBackend {
-        TestBackend::new(move || {
+    fn backend(address: String, direct: String) -> TestBackend {
+        let backend = TestBackend::new(move || {
             let address = address.clone();
             async move { PostgresLockProvider::connect(&address).await }
+        });
+        backend.stored(move || {
+            let direct = direct.clone();
+            async move {
+                let mut admin = PgConnection::connect(&direct).await.expect("the server is there");
+                let count = sqlx::query_scalar("SELECT count(*) FROM latchwork_lock");
+                let count: i64 = count.fetch_one(&mut admin).await.expect("the table");
+                count.unsigned_abs()
+            }
         })
     }
 
@@ -120,7 +145,7 @@ fn postgres() -> Vec<Suite> {
             let address = format!("{server}?options[search_path]={name}");
             let dropped =
                 async move { admin(&server, format!("DROP SCHEMA {name} CASCADE")).await };
-            backend(address).keep(Cleanup::new(dropped))
+            backend(address.clone(), address).keep(Cleanup::new(dropped))
         }
     });
     let pooled = match pooler {
@@ -131,10 +156,12 @@ fn postgres() -> Vec<Suite> {
                 admin(&server, format!("CREATE DATABASE {name}")).await;
                 let (base, _) = pooler.rsplit_once('/').expect("it names a database");
                 let address = format!("{base}/{name}");
+                let (base, _) = server.rsplit_once('/').expect("it names a database");
+                let direct = format!("{base}/{name}");
                 // By force: the pooler keeps its connections to the database open.
                 let sql = format!("DROP DATABASE {name} WITH (FORCE)");
                 let dropped = async move { admin(&server, sql).await };
-                backend(address).keep(Cleanup::new(dropped))
+                backend(address, direct).keep(Cleanup::new(dropped))
             }
         }),
     };
@@ -169,9 +196,22 @@ fn mysql() -> Option<Suite> {
             admin.close().await.expect("closed");
             let (base, _) = server.rsplit_once('/').expect("it names a database");
             let address = format!("{base}/{name}");
-            TestBackend::new(move || {
+            let direct = address.clone();
+            let backend = TestBackend::new(move || {
                 let address = address.clone();
                 async move { MySqlLockProvider::connect(&address).await }
+            });
+            backend.stored(move || {
+                let direct = direct.clone();
+                async move {
+                    let mut admin = MySqlConnection::connect(&direct).await.expect("the server");
+                    let count = sqlx::query_scalar(
+                        "SELECT (SELECT COUNT(*) FROM latchwork_lock) + \
+                         (SELECT COUNT(*) FROM latchwork_lock_key WHERE id IS NOT NULL)",
+                    );
+                    let count: i64 = count.fetch_one(&mut admin).await.expect("the tables");
+                    count.unsigned_abs()
+                }
             })
         }
     }))
@@ -195,13 +235,26 @@ fn etcd() -> Vec<Suite> {
             return missing(name, format!("no server; `scripts/services up {name}` starts one"));
         };
         suite(name, move || {
-            let address = format!("{server}/case-{:x}", Token::random().expose());
+            let prefix = format!("case-{:x}", Token::random().expose());
+            let address = format!("{server}/{prefix}");
+            let members = server.trim_start_matches("etcd://").split(',').map(str::to_owned);
+            let members: Vec<String> = members.collect();
             let connect = move || {
                 let address = address.clone();
                 async move { EtcdLockProvider::connect(&address).await }
             };
+            let stored = move || {
+                let (members, prefix) = (members.clone(), prefix.clone());
+                async move {
+                    let client = etcd_client::Client::connect(members, None).await;
+                    let options = etcd_client::GetOptions::new().with_prefix().with_count_only();
+                    let found = client.expect("the server").get(prefix, Some(options)).await;
+                    found.expect("it answers").count().unsigned_abs()
+                }
+            };
             // Its leases count in seconds: half of a span must be longer than they are late.
-            std::future::ready(TestBackend::new(connect).unit(Duration::from_millis(1_500)))
+            let backend = TestBackend::new(connect).unit(Duration::from_millis(1_500));
+            std::future::ready(backend.stored(stored))
         })
         .of("etcd")
     };
@@ -213,7 +266,7 @@ fn etcd() -> Vec<Suite> {
     Vec::new()
 }
 
-/// One server for all cases: their keys are their own.
+/// In one of the server's many databases for each case, so that its keys can be counted.
 #[cfg(feature = "redis")]
 fn redis() -> Option<Suite> {
     use latchwork_contract::lock::missing;
@@ -223,11 +276,22 @@ fn redis() -> Option<Suite> {
         return Some(missing("redis", "no server; `scripts/services up redis` starts one"));
     };
     Some(suite("redis", move || {
-        let server = server.clone();
+        let (base, _) = server.rsplit_once('/').expect("it names a database");
+        let server = format!("{base}/{}", rand::random_range(1..10_000));
         async move {
-            TestBackend::new(move || {
-                let server = server.clone();
+            let address = server.clone();
+            let backend = TestBackend::new(move || {
+                let server = address.clone();
                 async move { RedisLockProvider::connect(&server).await }
+            });
+            backend.stored(move || {
+                let server = server.clone();
+                async move {
+                    let client = redis::Client::open(server).expect("an address");
+                    let connection = client.get_multiplexed_async_connection().await;
+                    let mut connection = connection.expect("the server");
+                    redis::cmd("DBSIZE").query_async(&mut connection).await.expect("a number")
+                }
             })
         }
     }))

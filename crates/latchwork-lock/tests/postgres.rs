@@ -8,10 +8,14 @@
     reason = "the helpers of a test fail it, and a child speaks by its output"
 )]
 
+#[path = "postgres/idle.rs"]
+mod idle;
 #[path = "postgres/pool.rs"]
 mod pool;
 #[path = "postgres/pooler.rs"]
 mod pooler;
+#[path = "postgres/rights.rs"]
+mod rights;
 #[path = "postgres/runtimes.rs"]
 mod runtimes;
 #[path = "postgres/secrets.rs"]
@@ -53,6 +57,13 @@ fn main() {
         an_upgrade_goes_on_with_what_is_held,
         fences_go_on_above_a_restored_copy,
         notices_that_are_lost_are_made_up_for,
+        idle::idle_sessions_are_opened_again,
+        idle::idle_clients_of_a_pooler_come_back,
+        idle::a_pool_of_the_user_may_idle,
+        idle::a_listener_may_idle,
+        rights::what_is_granted_is_enough,
+        rights::missing_rights_are_told_at_the_start,
+        rights::a_renewal_outlasts_a_right_that_is_gone_for_a_while,
         pool::a_pool_of_one_connection_is_enough,
         pool::an_exhausted_pool_is_an_outage_and_no_contention,
         pool::a_waiter_outlasts_an_exhausted_pool,
@@ -61,6 +72,7 @@ fn main() {
         pooler::a_start_takes_two_connections_at_most,
         pooler::a_pooler_with_one_connection_serves_many_starts,
         pooler::a_pooler_is_recognised,
+        pooler::what_a_pooler_refuses_is_told_in_its_own_words,
         runtimes::two_runtimes_share_a_key,
         runtimes::a_runtime_that_ends_leaves_nothing_behind,
         runtimes::who_does_not_look_holds_nobody_up,
@@ -169,10 +181,13 @@ async fn bad_addresses_say_what_is_wrong() {
     refused(
         &format!("postgres://u:hush@{place}/d?sslmode=maybe"),
         "invalid_argument",
-        "parameters",
+        "verify-full",
     )
     .await;
-    refused(&format!("{good}?sslmode=require"), "lock_backend", "TLS").await;
+    for open in ["postgres://u:hu@sh/d@h/d", "postgres://u:9/hush@h/d", "postgres://u:a#hush@h/d"] {
+        refused(open, "invalid_argument", "%40").await;
+    }
+    refused(&format!("{good}?sslmode=require"), "lock_backend", "offers no TLS").await;
     let read_only = format!("{good}?options=-c%20default_transaction_read_only%3Don");
     refused(&read_only, "lock_backend", "read-only").await;
 
@@ -211,7 +226,7 @@ async fn a_user_without_rights_is_told_so() {
     admin(&server(), &format!("GRANT USAGE ON SCHEMA {name} TO {name}")).await;
     refused(&address, "lock_backend", "right").await;
 
-    // Who may only read gets no lease. The tables are made as somebody would who lets nobody else.
+    // Nor may one lock who may only read. The tables are made as somebody would who lets nobody else.
     let mut owner = PgConnection::connect(&format!("{good}?options[search_path]={name}"))
         .await
         .expect("the server is there");
@@ -219,9 +234,7 @@ async fn a_user_without_rights_is_told_so() {
     sqlx::raw_sql(AssertSqlSafe(schema)).execute(&mut owner).await.expect("the tables are made");
     owner.close().await.expect("closed");
     admin(&server(), &format!("GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {name}")).await;
-    let poor = connect(&address).await;
-    let error = poor.lock("key").try_acquire().await.expect_err("it may not write");
-    assert_eq!(error.code(), "lock_backend", "{error}");
+    refused(&address, "lock_backend", "INSERT on latchwork_lock").await;
     // The providers look for what was left behind when they start, and may still be at it.
     let drop = format!("DROP SCHEMA {name} CASCADE; DROP ROLE {name}");
     for _ in 0..10 {

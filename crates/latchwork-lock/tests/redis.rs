@@ -10,6 +10,8 @@
 
 #[path = "redis/addresses.rs"]
 mod addresses;
+#[path = "redis/idle.rs"]
+mod idle;
 #[path = "redis/rules.rs"]
 mod rules;
 #[path = "redis/server.rs"]
@@ -27,6 +29,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use support::{block_on, eventually, millis, secs, until, waiting};
 
 fn main() {
+    addresses::child();
     let mut trials = Vec::new();
     macro_rules! tests {
         ($($module:ident: $($name:ident),* $(,)?);* $(;)?) => {$($(
@@ -34,6 +37,7 @@ fn main() {
         )*)*};
     }
     tests![
+        idle: idle_connections_come_back, a_renewal_outlasts_a_right_that_is_gone_for_a_while;
         rules: it_decides_as_memory_does;
         stored: acquire_and_release_are_one_message_each, many_share_a_message,
             those_of_a_message_keep_what_is_their_own,
@@ -63,6 +67,8 @@ fn main() {
         addresses: bad_addresses_say_what_is_wrong, rights_and_passwords_are_checked,
             a_replica_and_a_cluster_are_refused, a_server_that_is_too_old_is_refused,
             a_server_that_may_evict_is_warned_of, certificates_are_checked,
+            commands_under_other_names_are_missed_by_name, a_password_may_be_in_the_environment,
+            a_rotated_certificate_is_read_again,
             the_callers_own_client_and_connection_will_do,
             a_blocked_runtime_of_the_callers_connection_keeps_its_lease;
     ];

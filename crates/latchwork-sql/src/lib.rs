@@ -13,5 +13,8 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod tls;
+
 pub use error::{Error, Fault, Result};
 pub use migration::Migration;

@@ -75,6 +75,12 @@ pub(crate) struct Lock {
     #[command(flatten)]
     location: LockLocation,
 
+    /// Let the command see LATCHWORK_AT and the password of the locks (PGPASSWORD, REDISCLI_AUTH, …).
+    ///
+    /// Without it these variables are taken out of its environment where the locks use them.
+    #[arg(long)]
+    inherit_at: bool,
+
     /// Say nothing: the exit code tells.
     #[arg(long, short)]
     quiet: bool,

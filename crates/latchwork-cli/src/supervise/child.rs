@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_sig
 
 use super::group::Group;
 
-/// Starts the command in a group, with the signal mask of our caller. It is killed when the thread that calls this ends, so call it
+/// Starts the command in a group, with the signal mask of our caller, and without the variables that are
+/// hidden from it. It is killed when the thread that calls this ends, so call it
 /// from the main thread only.
 #[expect(unsafe_code, reason = "only between fork and exec can a child be tied to its parent")]
 pub(crate) fn spawn(
@@ -18,11 +19,15 @@ pub(crate) fn spawn(
     group: Group,
     mask: SigSet,
     env: &[(&str, String)],
+    hidden: &[&str],
 ) -> io::Result<Pid> {
     let (program, args) = argv
         .split_first()
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "no command was given"))?;
     let mut command = Command::new(program);
+    for name in hidden {
+        command.env_remove(name);
+    }
     command.args(args).envs(env.iter().map(|(name, value)| (name, value)));
     command.process_group(group.id().as_raw_nonzero().get());
     let supervisor = getpid();

@@ -100,6 +100,19 @@ fn what_a_taken_key_proposes_can_be_pasted_into_a_shell() {
 }
 
 #[test]
+fn what_a_taken_key_proposes_names_the_place_of_the_environment() {
+    let place = LockDirectory::new();
+    let holder = Running::start(&mut place.lock("job", &[], UNTIL_GO));
+    place.line("in");
+    let mut command = latchwork();
+    command.args(["lock", "job", "--no-wait", "--", "true"]).env("LATCHWORK_AT", place.at());
+    let refused = text(&command.output().expect("it runs"));
+    assert!(refused.contains(&format!("show job --at {}`", place.at())), "{refused}");
+    place.touch("go");
+    assert_code(&holder.output(), 0);
+}
+
+#[test]
 fn a_taken_key_as_json_and_in_silence() {
     let place = LockDirectory::new();
     let holder = Running::start(&mut place.lock("job", &["--owner", "ana"], UNTIL_GO));

@@ -38,6 +38,16 @@ fn the_schema_is_printed_without_a_server() {
         assert!(said(&out).contains("latchwork_lock"), "{at}: {}", said(&out));
         assert!(!said(&out).contains("hunter2"));
     }
+    let granting = |at: &str, role: &str| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_latchwork"))
+            .args(["locks", "schema", "--at", at, "--role", role])
+            .output()
+            .expect("it runs")
+    };
+    let out = granting("postgres:", "app");
+    assert_code(&out, 0);
+    assert!(said(&out).contains("ON SEQUENCE latchwork_lock_fence TO \"app\";"), "{}", said(&out));
+    assert_code(&granting("sqlite:", "app"), 64);
     let out = schema("memory:");
     assert_code(&out, 64);
     assert!(text(&out).contains("no tables"), "{}", text(&out));

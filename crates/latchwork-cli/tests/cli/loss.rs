@@ -113,7 +113,9 @@ fn a_lease_that_cannot_be_renewed_stops_the_command() {
     let holder = Running::start(&mut place.lock("k", &["--ttl", "3s"], LONG));
     let pids = place.line("pids");
     fs::remove_dir_all(place.path("locks")).expect("removed");
-    assert_code(&holder.output(), 76);
+    let out = holder.output();
+    assert_code(&out, 76);
+    assert!(text(&out).contains("somebody removed the lock directory"), "{}", text(&out));
     assert!(!pids.split(' ').any(runs));
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Output};
 
-use crate::support::{LockDirectory, assert_code, latchwork, said, server, text};
+use crate::support::{LockDirectory, assert_code, latchwork, said, server, text, unique_key};
 
 fn run(args: &[&str]) -> Output {
     latchwork().args(args).output().expect("it runs")
@@ -143,10 +143,81 @@ fn looking_at_locks_of_another_user_names_the_rights() {
 fn an_address_in_the_environment_counts() {
     let place = LockDirectory::new();
     let out = latchwork()
-        .args(["lock", "k", "--", "sh", "-c", "test -d $LATCHWORK_AT/keys"])
+        .args(["lock", "k", "--inherit-at", "--", "sh", "-c", "test -d $LATCHWORK_AT/keys"])
         .env("LATCHWORK_AT", place.at())
         .output();
     assert_code(&out.expect("it runs"), 0);
+}
+
+#[test]
+fn an_address_in_a_file_counts_before_the_environment() {
+    let place = LockDirectory::new();
+    let file = place.path("at");
+    fs::write(&file, format!("  {}  \nand more\n", place.at())).expect("written");
+    let run = |options: &[&str]| {
+        let mut command = latchwork();
+        command.args(["lock", "k", "--at-file"]).arg(&file).args(options);
+        command.args(["--", "test", "-d"]).arg(place.path("locks/keys"));
+        command.env("LATCHWORK_AT", "nowhere:").output().expect("it runs")
+    };
+    assert_code(&run(&[]), 0);
+    let both = run(&["--at", "memory:"]);
+    assert_code(&both, 64);
+    assert!(text(&both).contains("not by both"), "{}", text(&both));
+    fs::write(&file, "\n").expect("written");
+    assert_code(&run(&[]), 64);
+    fs::remove_file(&file).expect("removed");
+    assert!(text(&run(&[])).contains("cannot be read"));
+}
+
+/// A group shares a directory by its umask.
+#[test]
+fn a_new_database_gets_the_rights_that_the_umask_leaves() {
+    let place = LockDirectory::new();
+    for (umask, rights) in [("002", 0o664), ("077", 0o600)] {
+        let file = place.path(&format!("{umask}.db"));
+        let at = format!("sqlite://{}", file.display());
+        let script = format!("umask {umask}; exec \"$0\" lock k --at {at} -- true");
+        let out =
+            Command::new("sh").args(["-c", &script, env!("CARGO_BIN_EXE_latchwork")]).output();
+        assert_code(&out.expect("it runs"), 0);
+        let found = fs::metadata(&file).expect("made").permissions().mode() & 0o777;
+        assert_eq!(found, rights, "{found:o} under {umask}");
+    }
+}
+
+/// A command under a lock is often a script of others.
+#[test]
+fn the_command_does_not_see_the_address_unless_it_is_meant_to() {
+    let place = LockDirectory::new();
+    let seen = |options: &[&str]| {
+        let mut command = latchwork();
+        command.args(["lock", "k"]).args(options).args([
+            "--",
+            "sh",
+            "-c",
+            "echo ${LATCHWORK_AT-none}",
+        ]);
+        let out = command.env("LATCHWORK_AT", place.at()).output().expect("it runs");
+        assert_code(&out, 0);
+        said(&out)
+    };
+    assert_eq!(seen(&[]), "none\n");
+    assert_eq!(seen(&["--inherit-at"]), format!("{}\n", place.at()));
+}
+
+/// Where there is a server.
+#[test]
+fn a_password_in_the_variable_of_a_database_counts_and_is_not_passed_on() {
+    let Some(server) = server("LATCHWORK_TEST_POSTGRES") else { return };
+    let (start, place) = server.rsplit_once('@').expect("a user");
+    let (start, password) = start.rsplit_once(':').expect("a password");
+    let mut command = latchwork();
+    command.args(["lock", &unique_key("password"), "--at", &format!("{start}@{place}")]);
+    command.args(["--", "sh", "-c", "echo ${PGPASSWORD-none}"]);
+    let out = command.env("PGPASSWORD", password).output().expect("it runs");
+    assert_code(&out, 0);
+    assert_eq!(said(&out), "none\n");
 }
 
 #[test]

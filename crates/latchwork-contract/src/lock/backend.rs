@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use latchwork_lock::provider::LockProvider;
 use latchwork_lock::{ManualClock, Result};
 
@@ -14,8 +14,11 @@ pub struct TestBackend {
     connect: Box<dyn Fn() -> BoxFuture<'static, Result<Client>> + Send + Sync>,
     unit: Duration,
     clock: Option<ManualClock>,
+    stored: Option<Count>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
 }
+
+type Count = Box<dyn Fn() -> BoxFuture<'static, u64> + Send + Sync>;
 
 impl TestBackend {
     /// A backend to which `connect` makes a new, independent connection each time.
@@ -32,8 +35,21 @@ impl TestBackend {
             connect: Box::new(connect),
             unit: Duration::from_millis(300),
             clock: None,
+            stored: None,
             kept: Vec::new(),
         }
+    }
+
+    /// Counts what the backend stores of holders and waiters, for all keys together: rows, entries,
+    /// files, but no record that only keeps a key's fence. A provider that promises to be
+    /// [bounded](latchwork_lock::Capability::Bounded) must give it: nothing is left of keys that nobody
+    /// uses, and a listing does not show what it leaves out.
+    #[must_use]
+    pub fn stored<C>(self, count: impl Fn() -> C + Send + Sync + 'static) -> Self
+    where
+        C: Future<Output = u64> + Send + 'static,
+    {
+        TestBackend { stored: Some(Box::new(move || count().boxed())), ..self }
     }
 
     /// The shortest sensible ttl, of which the cases make their spans; 300 ms unless told. A
@@ -58,6 +74,13 @@ impl TestBackend {
 
     pub(super) async fn connect(&self) -> Result<Client> {
         (self.connect)().await
+    }
+
+    pub(super) async fn count_stored(&self) -> Option<u64> {
+        match &self.stored {
+            Some(count) => Some(count().await),
+            None => None,
+        }
     }
 
     pub(super) fn ttl_unit(&self) -> Duration {

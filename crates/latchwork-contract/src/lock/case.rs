@@ -1,6 +1,7 @@
 //! One promise, put to the test in one way.
 
 use futures::future::LocalBoxFuture;
+use latchwork_lock::provider::promise;
 use latchwork_lock::{Capabilities, Capability};
 
 use super::Fixture;
@@ -59,6 +60,14 @@ impl Case {
     /// The same case, for real clocks only.
     pub const fn real_time(self) -> Self {
         Case { real_time: true, ..self }
+    }
+
+    /// The promise that it tests: its name and its sentence.
+    ///
+    /// # Panics
+    /// When the list of the promises lacks it.
+    pub fn promised(&self) -> (&'static str, &'static str) {
+        promise(self.promise).expect("the promises are 1 to 22")
     }
 
     /// What becomes of it on a provider that declares this.

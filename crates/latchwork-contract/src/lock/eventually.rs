@@ -10,7 +10,7 @@ pub(super) const SOON: Duration = Duration::from_secs(20);
 ///
 /// # Panics
 /// When it does not within twenty seconds.
-pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let look = async {
         let mut pause = Duration::from_millis(1);
         while !condition().await {

@@ -64,8 +64,12 @@ pub const PROVIDERS: [Expected; 8] = [
 /// The longest claim window that any provider may declare (L5).
 const LONGEST_CLAIM_WINDOW: Duration = Duration::from_secs(2);
 
+/// The latest that any provider may let a lease end after its ttl (L2): what etcd needs, which counts in
+/// seconds.
+const LONGEST_GRANULARITY: Duration = Duration::from_secs(3);
+
 /// What is expected of the provider with this name, if it is one of ours.
-pub fn of(name: &str) -> Option<&'static Expected> {
+pub(super) fn of(name: &str) -> Option<&'static Expected> {
     PROVIDERS.iter().find(|expected| expected.name == name)
 }
 
@@ -106,6 +110,11 @@ pub(super) fn check_figures(name: &str, declared: Capabilities) {
         declared.claim_window() <= LONGEST_CLAIM_WINDOW,
         "{name} declares a claim window of {:?}, and {LONGEST_CLAIM_WINDOW:?} is the longest",
         declared.claim_window(),
+    );
+    assert!(
+        declared.granularity() <= LONGEST_GRANULARITY,
+        "{name} declares a granularity of {:?}, and {LONGEST_GRANULARITY:?} is the longest",
+        declared.granularity(),
     );
     let waits_in_line = declared.has(Capability::Wait) && declared.has(Fairness);
     assert!(

@@ -187,6 +187,17 @@ impl Fixture {
         page.keys.into_iter().map(|found| found.key).collect()
     }
 
+    /// How much the backend stores.
+    ///
+    /// # Panics
+    /// When the test gives no way to count it.
+    pub async fn stored(&self) -> u64 {
+        self.inner.backend.count_stored().await.expect(
+            "a provider that declares Capability::Bounded lets its storage be counted: \
+             TestBackend::stored",
+        )
+    }
+
     /// A question at the port, for an exclusive lease without waiting.
     pub fn request(&self, name: &str, ttl: Duration) -> AcquireRequest {
         AcquireRequest::new(Key::new(&self.key(name)).expect("a legal key"), ttl, self.now())

@@ -11,7 +11,7 @@ use latchwork_lock::{
 use tokio::sync::oneshot;
 
 /// Wraps any provider and lets chosen calls fail, before or after they reached the backend.
-pub struct Flaky<P> {
+pub(super) struct Flaky<P> {
     inner: P,
     faults: Faults,
 }
@@ -57,12 +57,12 @@ enum Fault {
 
 impl<P: LockProvider> Flaky<P> {
     /// The provider, with nothing failing yet.
-    pub fn new(inner: P) -> Self {
+    pub(super) fn new(inner: P) -> Self {
         Flaky { inner, faults: Faults::default() }
     }
 
     /// The handle that plans what fails.
-    pub fn faults(&self) -> Faults {
+    pub(super) fn faults(&self) -> Faults {
         self.faults.clone()
     }
 

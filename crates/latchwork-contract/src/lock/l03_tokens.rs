@@ -1,9 +1,10 @@
 //! L3 Only the holder: release and renew need the lease's token.
 
-use latchwork_lock::provider::{Acquired, LockProvider, Proof, Token};
+use latchwork_lock::Capability;
+use latchwork_lock::provider::{Acquired, LockProvider, Proof, Token, Wait};
 
 use super::case::case;
-use super::fixture::{FORCE, code};
+use super::fixture::{FORCE, SLACK, code};
 use super::{Case, Fixture};
 
 pub(super) const CASES: &[Case] = &[
@@ -13,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l03_an_expired_guard_cannot_touch_the_next_holder, [Tokens, Exclusion, Expiry, Renew]),
     case!(l03_a_taken_over_guard_cannot_touch_the_new_one, [Tokens, TakeOver, Renew, Exclusion]),
     case!(l03_a_late_release_says_so, [Tokens, Expiry]),
+    case!(l03_a_token_that_waits_holds_nothing, [Tokens, Wait, Inspect, Exclusion, Renew]),
 ];
 
 async fn l03_a_foreign_token_changes_nothing(f: Fixture) {
@@ -88,4 +90,32 @@ async fn l03_a_late_release_says_so(f: Fixture) {
     let guard = locks.lock(&key).ttl(f.ttl()).acquire().await.expect("a free key");
     f.pass(f.ttl() + f.capabilities().granularity()).await;
     assert_eq!(code(guard.release().await), "lock_expired");
+}
+
+async fn l03_a_token_that_waits_holds_nothing(f: Fixture) {
+    let (ours, theirs) = (f.client().await, f.client().await);
+    let bare = f.open().await.with_prefix("").expect("a prefix may be empty");
+    let held = f.request("a", f.ttl() * 40);
+    let granted = ours.acquire(&held).await.expect("it answers");
+    assert!(matches!(granted, Acquired::Granted(_)), "a free key");
+    let waits = f.request("a", f.ttl() * 40).with_wait(Wait::For(SLACK * 10));
+    let waiting = {
+        let (client, request) = (theirs.clone(), waits.clone());
+        tokio::spawn(async move { client.acquire(&request).await.expect("it answers") })
+    };
+    f.queued(&bare, held.key.as_str(), 1).await;
+    let proof = Proof { key: &held.key, token: waits.token };
+    assert!(!theirs.renew(proof, f.ttl() * 40).await.expect("it answers"), "renewed by a waiter");
+    if f.capabilities().has(Capability::HandOver) {
+        assert!(!theirs.hand_over(proof).await.expect("it answers"), "handed over by a waiter");
+        let fresh = Token::random();
+        let rotated = theirs.rotate(proof, fresh, f.ttl() * 40).await.expect("it answers");
+        assert_eq!(rotated, None, "resumed by a waiter");
+    }
+    let own = Proof { key: &held.key, token: held.token };
+    assert!(ours.renew(own, f.ttl() * 40).await.expect("it answers"), "the holder still holds");
+    assert!(ours.release(own).await.expect("it answers"), "it was held to the end");
+    let next = f.soon("the waiter keeps its place", waiting).await;
+    assert!(matches!(next, Acquired::Granted(_)), "{next:?}");
+    assert!(theirs.release(proof).await.expect("it answers"), "the waiter has become the holder");
 }

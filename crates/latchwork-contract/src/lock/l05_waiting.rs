@@ -32,6 +32,9 @@ pub(super) const CASES: &[Case] = &[
     case!(l05_a_granted_lease_lasts_its_ttl_from_the_grant, [Wait, Inspect, Exclusion, Expiry]),
     case!(l05_a_waiter_is_given_a_lease_with_its_whole_ttl, [Wait, Inspect, Exclusion]),
     case!(l05_a_waiter_of_the_same_client_is_given_one_too, [Wait, Inspect, Exclusion]),
+    case!(l05_a_wait_is_not_longer_than_asked, [Wait, Exclusion]).real_time(),
+    case!(l05_a_waiter_that_sleeps_keeps_nobody_out, [Wait, Inspect, Exclusion]),
+    case!(l05_a_waiter_may_move_to_another_task, [Wait, Inspect, Exclusion]),
 ];
 
 const LONG: Duration = Duration::from_secs(30);
@@ -360,4 +363,80 @@ async fn whole_ttl(f: &Fixture, ours: Locks, theirs: Locks) {
         }
         before.release().await.expect("held");
     }
+}
+
+/// One that dawdles for a busy machine's sake does so once in a while, and not each time.
+async fn l05_a_wait_is_not_longer_than_asked(f: Fixture) {
+    const LATE: Duration = Duration::from_secs(1);
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let key = f.key("a");
+    let guard = ours.lock(&key).ttl(LONG).acquire().await.expect("a free key");
+    let mut late = Vec::new();
+    for _ in 0..5 {
+        let asked = f.now();
+        let answer = theirs.lock(&key).wait(f.ttl()).try_acquire().await;
+        assert!(answer.expect("contention is a value").is_none());
+        late.push(f.now().since(asked).saturating_sub(f.ttl()));
+        if late.iter().any(|late| *late < LATE) {
+            break;
+        }
+    }
+    let best = late.iter().min();
+    assert!(best < Some(&LATE), "waits of {:?} ended late, each time: {late:?}", f.ttl());
+    guard.release().await.expect("the holder is not disturbed");
+}
+
+/// Also where nobody promises an order: a turn that is not claimed is over after the declared window.
+async fn l05_a_waiter_that_sleeps_keeps_nobody_out(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let key = f.key("a");
+    let guard = ours.lock(&key).acquire().await.expect("a free key");
+    let mut asleep = Box::pin(theirs.lock(&key).wait(LONG).acquire());
+    queue_up(&ours, &key, || asleep.as_mut().now_or_never().is_none()).await;
+    guard.release().await.expect("held");
+    let limit = f.capabilities().claim_window() + f.capabilities().granularity() + SLACK;
+    let free = async {
+        loop {
+            if let Some(guard) = ours.lock(&key).try_acquire().await.expect("it answers") {
+                return guard;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let next = f.within(limit, "somebody else is let in", free).await;
+    next.release().await.expect("held");
+}
+
+/// A future may be polled by one task and then by another, which is the one to wake from then on.
+async fn l05_a_waiter_may_move_to_another_task(f: Fixture) {
+    let (ours, theirs) = (f.open().await, f.open().await);
+    let key = f.key("a");
+    for _ in 0..2 {
+        let guard = ours.lock(&key).ttl(LONG).acquire().await.expect("a free key");
+        let (name, locks) = (key.clone(), theirs.clone());
+        let mut waits = Box::pin(async move { locks.lock(&name).wait(LONG).acquire().await });
+        queue_up(&ours, &key, || waits.as_mut().now_or_never().is_none()).await;
+        let (polled, is_polled) = tokio::sync::oneshot::channel();
+        let mut polled = Some(polled);
+        let elsewhere = tokio::spawn(std::future::poll_fn(move |cx| {
+            let answer = waits.as_mut().poll(cx);
+            if let Some(polled) = polled.take() {
+                let _ = polled.send(());
+            }
+            answer
+        }));
+        is_polled.await.expect("it runs");
+        guard.release().await.expect("held");
+        let next = f.soon("it is woken where it is now", elsewhere).await;
+        next.expect("its turn comes").release().await.expect("held");
+    }
+}
+
+/// Polls a request, which must not be granted, until it stands in the queue.
+async fn queue_up(looker: &Locks, key: &str, mut poll: impl FnMut() -> bool) {
+    eventually("it stands in the queue", async || {
+        assert!(poll(), "the key is taken");
+        looker.inspect(key).await.expect("it answers").waiters.len() == 1
+    })
+    .await;
 }

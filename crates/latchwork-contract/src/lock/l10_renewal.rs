@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l10_it_stops_with_the_guard, [Renew, Exclusion]),
     case!(l10_it_stops_on_hand_over, [Renew, HandOver]),
     case!(l10_a_short_outage_does_not_stop_it, [Renew, Exclusion, Expiry]),
+    case!(l10_an_error_that_seems_permanent_does_not_stop_it, [Renew, Exclusion, Expiry]),
     case!(l10_it_tells_of_a_loss, [Renew, Break]),
 ];
 
@@ -111,6 +112,35 @@ async fn l10_a_short_outage_does_not_stop_it(f: Fixture) {
     eventually("it renews", async || guard.remaining() > ttl / 2).await;
     assert!(theirs.lock(&key).try_acquire().await.expect("it answers").is_none());
     guard.release().await.expect("held");
+}
+
+/// A right may be given back, and a full server emptied, before the lease is over.
+async fn l10_an_error_that_seems_permanent_does_not_stop_it(f: Fixture) {
+    let (ours, faults) = f.open_flaky().await;
+    let theirs = f.open().await;
+    let key = f.key("a");
+    let ttl = f.ttl() * 6;
+    let guard = ours.lock(&key).ttl(ttl).auto_renew(LONG).acquire().await.expect("a free key");
+    faults.refuse(Operation::Renew);
+    faults.refuse(Operation::Renew);
+    f.within(ttl + SLACK, "it tries again", async {
+        while faults.calls(Operation::Renew) < 3 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+    eventually("it renews", async || guard.remaining() > ttl / 2).await;
+    eventually("and says no more of it", async || guard.renewal_error().is_none()).await;
+    assert!(theirs.lock(&key).try_acquire().await.expect("it answers").is_none());
+
+    // Refused to the end: what is said of it then names the cause.
+    faults.away(Operation::Renew, true);
+    f.within(ttl * 2 + SLACK, "trust ends", guard.lost()).await;
+    let why = guard.renewal_error().expect("it failed").to_string();
+    assert!(why.contains("away"), "{why}");
+    f.pass(ttl).await;
+    let lost = guard.release().await.expect_err("it is over").to_string();
+    assert!(lost.contains("away"), "{lost}");
 }
 
 async fn l10_it_tells_of_a_loss(f: Fixture) {

@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     case!(l11_an_ended_lease_is_not_shown, [Inspect, Expiry]),
     case!(l11_a_listing_comes_in_pages, [List]),
     case!(l11_a_listing_keeps_to_its_prefix, [List]),
+    case!(l11_a_listing_matches_beginnings_only, [List]),
     case!(l11_a_listings_limit_is_checked, [List]),
     case!(l11_a_refusal_names_the_holder, [Inspect, Exclusion]),
     case!(l11_no_token_is_shown, [Inspect, List, Wait, Break, Exclusion]),
@@ -201,6 +202,20 @@ async fn l11_a_listing_keeps_to_its_prefix(f: Fixture) {
     }
     assert_eq!(f.listed(&locks).await.len(), 5);
     assert_eq!(f.listed(&other).await, [f.key("x_2")]);
+}
+
+async fn l11_a_listing_matches_beginnings_only(f: Fixture) {
+    let locks = f.open().await;
+    let bare = locks.with_prefix("").expect("a prefix may be empty");
+    let inside = [format!("x{}a", f.names()), format!("x{}{}a", locks.prefix(), f.names())];
+    let mut guards = vec![bare.lock(f.key("a")).acquire().await.expect("a free key")];
+    guards.push(locks.lock(f.key("b")).acquire().await.expect("a free key"));
+    for name in &inside {
+        guards.push(bare.lock(name).acquire().await.expect("a free key"));
+        guards.push(locks.lock(name).acquire().await.expect("a free key"));
+    }
+    assert_eq!(f.listed(&bare).await, [f.key("a")]);
+    assert_eq!(f.listed(&locks).await, [f.key("b")]);
 }
 
 async fn l11_a_listings_limit_is_checked(f: Fixture) {

@@ -15,6 +15,8 @@ pub(super) const CASES: &[Case] = &[
     case!(l13_an_old_copy_is_dead, [HandOver, Tokens, Renew]),
     case!(l13_resuming_too_late_says_so, [HandOver, Expiry]),
     case!(l13_resuming_a_broken_lease_says_so, [HandOver, Break]),
+    case!(l13_a_broken_lease_is_not_handed_over, [HandOver, Break]),
+    case!(l13_an_expired_lease_is_not_handed_over, [HandOver, Expiry]),
     case!(l13_the_prefix_travels_along, [HandOver, Exclusion]),
     case!(l13_a_shared_lease_travels_too, [HandOver, Shared, Exclusion]),
     case!(l13_resuming_starts_a_new_ttl, [HandOver, Expiry, Exclusion]),
@@ -41,6 +43,27 @@ async fn l13_a_lease_travels_as_json(f: Fixture) {
     assert!(ours.lock(&key).try_acquire().await.expect("it answers").is_none());
     guard.release().await.expect("it held to the end");
     assert!(ours.lock(&key).try_acquire().await.expect("it answers").is_some());
+}
+
+async fn l13_a_broken_lease_is_not_handed_over(f: Fixture) {
+    let locks = f.open().await;
+    let key = f.key("a");
+    let guard = locks.lock(&key).acquire().await.expect("a free key");
+    locks.break_lock(&key).await.expect("it answers");
+    assert_eq!(code(guard.into_lease().await), "lock_lost");
+    // Nor is the next holder's, by the token of the one before.
+    let guard = locks.lock(&key).acquire().await.expect("a free key");
+    locks.break_lock(&key).await.expect("it answers");
+    let next = locks.lock(&key).acquire().await.expect("a free key");
+    assert_eq!(code(guard.into_lease().await), "lock_lost");
+    next.release().await.expect("it is not disturbed");
+}
+
+async fn l13_an_expired_lease_is_not_handed_over(f: Fixture) {
+    let locks = f.open().await;
+    let guard = locks.lock(f.key("a")).ttl(f.ttl()).acquire().await.expect("a free key");
+    f.pass(f.ttl() + f.capabilities().granularity()).await;
+    assert_eq!(code(guard.into_lease().await), "lock_expired");
 }
 
 /// As far as a suite can tell that shares its server: nobody is there any more who could have

@@ -4,7 +4,7 @@ mod backend;
 mod case;
 mod cases;
 mod eventually;
-pub mod expected;
+mod expected;
 mod fixture;
 mod flaky;
 mod matrix;
@@ -43,15 +43,25 @@ mod payments;
 mod random_run;
 
 pub use backend::TestBackend;
-pub use case::{Case, Outcome};
-pub use cases::cases;
-pub use eventually::eventually;
-pub use fixture::Fixture;
-pub use flaky::{Faults, Flaky, Operation};
-/// One connection to the backend under test: "another process" as far as the backend can tell.
-pub use latchwork_lock::provider::AnyLockProvider as Client;
-pub use matrix::matrix;
 pub use runner::{main, trials};
-pub use skewed::Skewed;
 pub use suite::{Suite, missing, suite};
-pub use table::{between_markers, capability_table};
+
+use case::{Case, Outcome};
+use cases::cases;
+pub(crate) use eventually::eventually;
+use fixture::Fixture;
+use flaky::{Faults, Flaky, Operation};
+/// One connection to the backend under test: "another process" as far as the backend can tell.
+use latchwork_lock::provider::AnyLockProvider as Client;
+use skewed::Skewed;
+
+/// For the tests of this crate, and no part of what it offers.
+#[doc(hidden)]
+pub mod internal {
+    pub use super::case::{Case, Outcome};
+    pub use super::cases::cases;
+    pub use super::expected::PROVIDERS;
+    pub use super::fixture::Fixture;
+    pub use super::matrix::matrix;
+    pub use super::table::{between_markers, capability_table};
+}

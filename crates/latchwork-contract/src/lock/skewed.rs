@@ -14,7 +14,7 @@ use latchwork_lock::{
 ///
 /// Nothing that the backend decides may change (L2). Not for providers whose backend is this very
 /// process: there the client's clock *is* the backend's.
-pub struct Skewed<P> {
+pub(super) struct Skewed<P> {
     inner: P,
     clock: Arc<Ahead>,
 }
@@ -26,7 +26,7 @@ struct Ahead {
 
 impl<P: LockProvider> Skewed<P> {
     /// The provider as a client sees it whose clock is ahead by this much.
-    pub fn new(inner: P, by: Duration) -> Self {
+    pub(super) fn new(inner: P, by: Duration) -> Self {
         let clock = Arc::new(Ahead { right: inner.clock(), by });
         Skewed { inner, clock }
     }

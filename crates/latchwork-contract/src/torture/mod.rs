@@ -19,6 +19,9 @@
 //! }
 //! ```
 //!
+//! A provider that `Locks::connect` does not know is opened by a function of its own, in each of the
+//! processes: [`worker_with`] and [`run_with`].
+//!
 //! By hand, for as long as you like:
 //!
 //! ```text
@@ -42,6 +45,6 @@ mod workers;
 
 pub use gate::{FileGate, Refused, Write};
 pub use judge::Report;
-pub use run::{run, run_here};
+pub use run::{run, run_here, run_with};
 pub use settings::Torture;
-pub use worker::worker;
+pub use worker::{worker, worker_with};

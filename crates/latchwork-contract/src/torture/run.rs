@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use latchwork_lock::provider::Moment;
-use latchwork_lock::{Clock, Locks, PageRequest, SystemClock};
+use latchwork_lock::{Clock, Locks, PageRequest, Result, SystemClock};
 
 use super::faults;
 use super::judge::{Report, judge};
@@ -15,7 +15,7 @@ use super::pauses::record_pauses;
 use super::process_context::{Assignment, ProcessContext};
 use super::queues::record_queues;
 use super::settings::Torture;
-use super::worker::tasks;
+use super::worker::{by_address, tasks};
 use super::workers::Workers;
 use crate::history::What;
 
@@ -25,15 +25,29 @@ const CLAIM: Duration = Duration::from_secs(2);
 /// How long the waiters of a process that was killed may be believed to live.
 const BELIEF: Duration = Duration::from_secs(10);
 
-/// Runs it with worker processes, which are this test program in its test `worker`.
+/// Runs it with worker processes, which are this test program once more: see
+/// [`worker`](super::worker()).
 ///
 /// # Panics
 /// When the histories show what the promises forbid. The message has the seed, the violations
 /// and the directory with the histories, which is kept then.
 pub fn run(torture: Torture) -> Report {
+    run_with(torture, by_address)
+}
+
+/// The same for a provider of your own: `open` opens its locks, in each of the processes. It is given
+/// the place that [`Torture::at`] was told, in which they meet. Each worker must open them in the same
+/// way, by [`worker_with`](super::worker_with).
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with<F: Future<Output = Result<Locks>>>(
+    torture: Torture,
+    open: impl Fn(String) -> F,
+) -> Report {
     let assignment = prepare(torture);
     let runtime = runtime(1);
-    let connecting = Locks::connect(&assignment.torture.url);
+    let connecting = open(assignment.torture.url.clone());
     let locks = runtime.block_on(connecting).expect("the backend is there");
     let context =
         Arc::new(ProcessContext::open(assignment, &locks).expect("the directory is there"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{Either, join_all, select};
-use latchwork_lock::{Clock, Locks, SystemClock};
+use latchwork_lock::{Clock, Locks, Result, SystemClock};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::pauses::record_pauses;
@@ -22,6 +22,14 @@ pub(super) const ASSIGNMENT: &str = "LATCHWORK_TORTURE_WORKER";
 /// # Panics
 /// When the locks answer in a way that they must not. The supervisor reports it.
 pub fn worker() {
+    worker_with(by_address);
+}
+
+/// The same for locks that are opened in a way of their own: see [`run_with`](super::run_with).
+///
+/// # Panics
+/// As [`worker`].
+pub fn worker_with<F: Future<Output = Result<Locks>>>(open: impl Fn(String) -> F) {
     let Ok(assignment) = std::env::var(ASSIGNMENT) else { return };
     let assignment: Assignment =
         serde_json::from_str(&assignment).expect("the supervisor's own words");
@@ -32,12 +40,20 @@ pub fn worker() {
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(run_tasks(assignment));
+    runtime.block_on(run_tasks(assignment, open));
     std::process::exit(0);
 }
 
-async fn run_tasks(assignment: Assignment) {
-    let Some(locks) = connect(&assignment).await else { return };
+/// Opens what `Locks` itself knows.
+pub(super) async fn by_address(address: String) -> Result<Locks> {
+    Locks::connect(&address).await
+}
+
+async fn run_tasks<F: Future<Output = Result<Locks>>>(
+    assignment: Assignment,
+    open: impl Fn(String) -> F,
+) {
+    let Some(locks) = connect(&assignment, open).await else { return };
     let context =
         Arc::new(ProcessContext::open(assignment, &locks).expect("the directory is there"));
     let done = join_all(tasks(&context));
@@ -53,9 +69,12 @@ async fn run_tasks(assignment: Assignment) {
 }
 
 /// Opens the backend, which may be too busy for a newcomer for a while; none when the run is over.
-async fn connect(assignment: &Assignment) -> Option<Locks> {
+async fn connect<F: Future<Output = Result<Locks>>>(
+    assignment: &Assignment,
+    open: impl Fn(String) -> F,
+) -> Option<Locks> {
     while SystemClock.now() < assignment.end {
-        match Locks::connect(&assignment.torture.url).await {
+        match open(assignment.torture.url.clone()).await {
             Ok(locks) => return Some(locks),
             Err(error) => assert!(error.is_temporary(), "the backend is there: {error}"),
         }

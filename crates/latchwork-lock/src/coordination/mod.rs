@@ -17,6 +17,8 @@ pub mod runtimes;
 pub(crate) mod server_clock;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod server_record;
+#[cfg(any(feature = "redis", feature = "etcd"))]
+pub(crate) mod tls;
 #[cfg(any(
     feature = "file",
     feature = "sqlite",

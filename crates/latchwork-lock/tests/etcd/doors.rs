@@ -8,7 +8,7 @@ use latchwork_lock::provider::{AcquireRequest, LockProvider, Token, Wait};
 use latchwork_lock::{Clock, Key, Locks, SystemClock};
 
 use crate::cluster::{Cluster, provider};
-use crate::support::certificates::{authority, signed};
+use crate::support::certificates::{authority, expired, signed};
 use crate::support::{connect, eventually, millis, secs};
 
 /// It is refused with this code, says this, and shows no secret.
@@ -77,43 +77,65 @@ pub(crate) async fn certificates_are_checked() {
     let words = [
         ("--cert-file", "server.pem"),
         ("--key-file", "server.key"),
-        ("--trusted-ca-file", "ca.pem"),
+        ("--trusted-ca-file", "trusted.pem"),
     ];
+    std::fs::copy(at("ca.pem"), at("trusted.pem")).expect("copied");
     let mut words: Vec<String> =
         words.iter().flat_map(|(word, file)| [(*word).to_owned(), at(file)]).collect();
     words.push("--client-cert-auth".to_owned());
-    let cluster = Cluster::begin(1, "https", &words);
+    let mut cluster = Cluster::begin(1, "https", &words);
     let place = cluster.place(0);
     let (ca, stranger) = (at("ca.pem"), at("stranger.pem"));
-    let me = format!("cert={}&key={}", at("me.pem"), at("me.key"));
-    let spy = format!("cert={}&key={}", at("spy.pem"), at("spy.key"));
+    let me = format!("tls-cert={}&tls-key={}", at("me.pem"), at("me.key"));
+    let spy = format!("tls-cert={}&tls-key={}", at("spy.pem"), at("spy.key"));
 
-    let good = format!("etcds://{place}/app?ca={ca}&{me}");
+    let good = format!("etcds://{place}/app?tls-ca={ca}&{me}");
     eventually("it is up", async || Locks::connect(&good).await.is_ok()).await;
     let locks = connect(&good).await;
     locks.lock("key").acquire().await.expect("free").release().await.expect("held");
-    let named = format!("etcds://{place}?ca={ca}&{me}&domain=localhost");
+    // By their old names.
+    let old = me.replace("tls-", "");
+    let named = format!("etcds://{place}?ca={ca}&{old}&domain=localhost");
     connect(&named).await.lock("key").acquire().await.expect("free").release().await.expect("held");
 
-    refused(&format!("etcds://{place}?ca={stranger}&{me}"), "lock_backend", "ca=FILE").await;
-    refused(&format!("etcds://{place}?{me}"), "lock_backend", "ca=FILE").await;
-    refused(
-        &format!("etcds://{place}?ca={ca}&{me}&domain=elsewhere"),
-        "lock_backend",
-        "certificate",
-    )
-    .await;
-    for address in [format!("etcds://{place}?ca={ca}&{spy}"), format!("etcds://{place}?ca={ca}")] {
+    const UNKNOWN: &str = "not signed by an authority";
+    refused(&format!("etcds://{place}?tls-ca={stranger}&{me}"), "lock_backend", UNKNOWN).await;
+    refused(&format!("etcds://{place}?{me}"), "lock_backend", UNKNOWN).await;
+    let elsewhere = format!("etcds://{place}?tls-ca={ca}&{me}&tls-server-name=elsewhere");
+    refused(&elsewhere, "lock_backend", "for another host").await;
+    for address in
+        [format!("etcds://{place}?tls-ca={ca}&{spy}"), format!("etcds://{place}?tls-ca={ca}")]
+    {
         // With TLS 1.3 the refusal comes after the handshake, and the connection may be closed
         // before it is read: then it cannot be told from an outage.
         let error = Locks::connect(&address).await.expect_err("it demands a certificate");
         assert!(["lock_unavailable", "lock_backend"].contains(&error.code()), "{error}");
         assert!(error.to_string().contains("client certificate"), "{error}");
     }
+
+    // A client certificate is read again for each new connection: here the server has another authority.
+    let guard = locks.lock("rotated").ttl(secs(60)).acquire().await.expect("free");
+    std::fs::copy(at("stranger.pem"), at("trusted.pem")).expect("copied");
+    cluster.kill(0);
+    cluster.up(0);
+    eventually("the server takes the old one no more", async || {
+        locks.inspect("rotated").await.is_err_and(|error| error.to_string().contains("certificate"))
+    })
+    .await;
+    signed(files.path(), "me", "stranger", "DNS:localhost,IP:127.0.0.1");
+    eventually("it comes back with what the files have now", async || {
+        locks.inspect("rotated").await.is_ok_and(|seen| seen.is_held())
+    })
+    .await;
+    guard.release().await.expect("held");
+    // The server reads its own for each connection, too.
+    expired(files.path(), "server", "ca", "DNS:localhost,IP:127.0.0.1");
+    refused(&good, "lock_backend", "has expired").await;
+
     let plain = Locks::connect(&format!("etcd://{place}")).await.expect_err("it speaks TLS");
     assert!(["lock_unavailable", "lock_backend"].contains(&plain.code()), "{plain}");
     let plain = Cluster::start(1).await;
-    let address = format!("etcds://{}?ca={ca}", plain.place(0));
+    let address = format!("etcds://{}?tls-ca={ca}", plain.place(0));
     refused(&address, "lock_unavailable", "write etcd://").await;
 }
 

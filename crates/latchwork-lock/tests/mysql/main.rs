@@ -11,6 +11,7 @@
 mod collisions;
 mod doors;
 mod fences;
+mod idle;
 mod messages;
 mod pool;
 mod relay;
@@ -59,6 +60,7 @@ fn main() {
             fences_grow_although_the_clock_was_set_back,
             keys_that_nobody_uses_go_and_their_fences_stay,
             every_shared_holder_has_its_own_fence;
+        idle: idle_connections_come_back, the_dialect_of_the_server_does_not_matter;
         collisions:
             a_deadlock_is_tried_again,
             a_key_that_somebody_sits_on_is_an_outage,

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::doors::refused;
 use crate::support::backend::mysql::{admin, place};
-use crate::support::certificates::{authority, signed};
+use crate::support::certificates::{authority, expired, signed};
 use crate::support::server::OwnServer;
 use crate::support::{Signal, connect};
 
@@ -33,18 +33,31 @@ pub(crate) async fn certificates_are_checked() {
         locks.lock("key").acquire().await.expect("free").release().await.expect("held");
         locks.close().await;
     }
-    // Permanent, so that nobody waits for it to pass.
-    for (address, parameters) in [
-        (&named, format!("?ssl-mode=VERIFY_CA&ssl-ca={other}")),
-        (&named, format!("?ssl-mode=VERIFY_IDENTITY&ssl-ca={other}")),
-        (&named, "?ssl-mode=VERIFY_IDENTITY".to_owned()),
-        (&address, format!("?ssl-mode=VERIFY_IDENTITY&ssl-ca={ca}")),
+    // Permanent, so that nobody waits for it to pass. Who names an authority wants it checked.
+    const UNKNOWN: &str = "not signed by an authority";
+    for (address, parameters, why) in [
+        (&named, format!("?ssl-ca={other}"), UNKNOWN),
+        (&named, format!("?ssl-mode=REQUIRED&ssl-ca={other}"), UNKNOWN),
+        (&named, format!("?ssl-mode=VERIFY_CA&ssl-ca={other}"), UNKNOWN),
+        (&named, format!("?ssl-mode=VERIFY_IDENTITY&ssl-ca={other}"), UNKNOWN),
+        (&named, "?ssl-mode=VERIFY_IDENTITY".to_owned(), UNKNOWN),
+        (&address, format!("?ssl-mode=VERIFY_IDENTITY&ssl-ca={ca}"), "for another host"),
     ] {
-        refused(&format!("{address}{parameters}"), "lock_backend", "certificate").await;
+        refused(&format!("{address}{parameters}"), "lock_backend", why).await;
+    }
+    // By the socket there is no host to check, and no way that somebody could listen to.
+    let socket = own.data().join("mysqld.sock");
+    if socket.exists() {
+        let by_socket = format!("mysql://root@localhost/latchwork?socket={}", socket.display());
+        connect(&by_socket).await.close().await;
     }
     refused(&format!("{address}?ssl-mode=DISABLED"), "lock_backend", "password").await;
     // Nobody else is forced.
     connect(&format!("{}?ssl-mode=DISABLED", own.address)).await.close().await;
+    expired(files.path(), "server", "ca", "DNS:localhost");
+    switch_on(&mut own, files.path());
+    let late = format!("{named}?ssl-mode=VERIFY_IDENTITY&ssl-ca={ca}");
+    refused(&late, "lock_backend", "has expired").await;
 }
 
 /// Gives the server a certificate, and starts it anew.

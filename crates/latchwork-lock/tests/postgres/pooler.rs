@@ -6,22 +6,24 @@ use std::process::{Child, Command, Stdio};
 use latchwork_contract::proxy::Proxy;
 use latchwork_lock::provider::Token;
 use latchwork_lock::{Capability, Locks};
+use sqlx::{Connection, PgConnection};
 
-use crate::server;
 use crate::support::backend::postgres::{admin, place, test_database};
+use crate::support::certificates::{authority, signed};
 use crate::support::server::ports;
 use crate::support::{connect, until};
+use crate::{refused, server};
 
 /// A pgbouncer of one test, in transaction mode, with one connection to the server.
-struct Pooler {
+pub(crate) struct Pooler {
     process: Child,
     _directory: tempfile::TempDir,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Pooler {
     /// With more settings; before a database that only this test uses.
-    async fn start(settings: &str) -> Self {
+    pub(crate) async fn start(settings: &str) -> Self {
         let name = format!("room_{:x}", Token::random().expose());
         let server = server();
         admin(&server, &format!("CREATE DATABASE {name}")).await;
@@ -113,4 +115,50 @@ pub(crate) async fn a_pooler_is_recognised() {
         let pooler = Pooler::start(settings).await;
         assert!(!hears(&connect(&pooler.address).await), "{settings:?}");
     }
+}
+
+/// What the pooler itself refuses has its own words, since what is to be done is done there.
+pub(crate) async fn what_a_pooler_refuses_is_told_in_its_own_words() {
+    let pooler = Pooler::start("").await;
+    let (_, place) = pooler.address.rsplit_once('@').expect("a user");
+    for user in ["postgres", "nobody"] {
+        let address = format!("postgres://{user}:hush@{place}");
+        refused(&address, "lock_backend", "the pooler refused the user").await;
+    }
+    refused(&format!("{}x", pooler.address), "lock_backend", "no such database").await;
+    refused(&format!("{}?sslmode=require", pooler.address), "lock_backend", "offers no TLS").await;
+    drop(pooler);
+
+    let files = tempfile::tempdir().expect("a directory");
+    authority(files.path(), "ca");
+    signed(files.path(), "server", "ca", "DNS:localhost");
+    let path = |name: &str| files.path().join(name).display().to_string();
+    // It is another user.
+    for file in [files.path().to_owned(), path("server.key").into(), path("server.pem").into()] {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    let pooler = Pooler::start(&format!(
+        "client_tls_sslmode = require\nclient_tls_key_file = {}\nclient_tls_cert_file = {}",
+        path("server.key"),
+        path("server.pem"),
+    ))
+    .await;
+    refused(&format!("{}?sslmode=disable", pooler.address), "lock_backend", "demands TLS").await;
+    for mode in ["allow", "prefer", "require"] {
+        let locks = connect(&format!("{}?sslmode={mode}", pooler.address)).await;
+        locks.lock("key").acquire().await.expect("free").release().await.expect("held");
+    }
+    drop(pooler);
+
+    // Others have all that there is.
+    const PLAIN: &str = "ignore_startup_parameters = extra_float_digits";
+    let pooler = Pooler::start(&format!("{PLAIN}\nquery_wait_timeout = 1")).await;
+    let mut busy = PgConnection::connect(&pooler.address).await.expect("there");
+    let tx = busy.begin().await.expect("begun");
+    refused(&pooler.address, "lock_unavailable", "default_pool_size").await;
+    tx.rollback().await.expect("it was open");
+    connect(&pooler.address).await;
+    let pooler = Pooler::start(&format!("{PLAIN}\nmax_client_conn = 1")).await;
+    let _only = PgConnection::connect(&pooler.address).await.expect("there");
+    refused(&pooler.address, "lock_unavailable", "max_client_conn").await;
 }

@@ -1,44 +1,48 @@
 //! A real server with TLS: what is accepted, and what is refused.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use latchwork_lock::Locks;
 use sqlx::{Connection, PgConnection, Row};
 
 use crate::refused;
 use crate::support::backend::postgres::{admin, place};
+use crate::support::certificates::{authority, expired, signed};
 use crate::support::server::OwnServer;
 use crate::support::{connect, eventually};
 
 pub(crate) async fn certificates_are_checked() {
     let own = OwnServer::start("postgres");
-    let certificates = tempfile::tempdir().expect("a directory");
-    let (ca, other) = (authority(certificates.path(), "ca"), authority(certificates.path(), "no"));
+    let files = tempfile::tempdir().expect("a directory");
+    let (ca, other) = (authority(files.path(), "ca"), authority(files.path(), "no"));
     // For this name and not for 127.0.0.1.
-    switch_on(&own, certificates.path(), &ca).await;
+    signed(files.path(), "server", "ca", "DNS:localhost");
+    let plain = own.address.clone();
+    refused(&format!("{plain}?sslmode=require"), "lock_backend", "offers no TLS").await;
+    switch_on(&own, files.path()).await;
     let named = own.address.replace("127.0.0.1", "localhost");
+    let (ca, other) = (ca.display(), other.display());
 
     let addresses = [
         (&own.address, "sslmode=require".to_owned()),
-        (&own.address, format!("sslmode=verify-ca&sslrootcert={}", ca.display())),
-        (&named, format!("sslmode=verify-full&sslrootcert={}", ca.display())),
+        (&own.address, format!("sslmode=require&sslrootcert={ca}")),
+        (&own.address, format!("sslmode=verify-ca&sslrootcert={ca}")),
+        (&named, format!("sslmode=verify-full&sslrootcert={ca}")),
     ];
     for (address, parameters) in addresses {
-        let address = format!("{address}?{parameters}&application_name=tls");
-        let locks = connect(&address).await;
-        locks.lock("key").acquire().await.expect("free").release().await.expect("held");
-        assert!(encrypted(&own).await, "not with {parameters}");
-        locks.close().await;
+        assert!(is_encrypted(&own, address, &parameters).await, "not with {parameters}");
     }
-    for (address, parameters) in [
-        (&own.address, format!("sslmode=verify-full&sslrootcert={}", ca.display())),
-        (&named, format!("sslmode=verify-full&sslrootcert={}", other.display())),
-        (&named, format!("sslmode=verify-ca&sslrootcert={}", other.display())),
-        (&named, "sslmode=verify-full".to_owned()),
+    const UNKNOWN: &str = "not signed by an authority";
+    for (address, parameters, why) in [
+        // As psql does: who names an authority wants it checked.
+        (&named, format!("sslmode=require&sslrootcert={other}"), UNKNOWN),
+        (&named, format!("sslmode=verify-full&sslrootcert={other}"), UNKNOWN),
+        (&named, format!("sslmode=verify-ca&sslrootcert={other}"), UNKNOWN),
+        (&named, "sslmode=verify-full".to_owned(), UNKNOWN),
+        (&own.address, format!("sslmode=verify-full&sslrootcert={ca}"), "for another host"),
     ] {
-        refused(&format!("{address}?{parameters}"), "lock_backend", "certificate").await;
+        refused(&format!("{address}?{parameters}"), "lock_backend", why).await;
     }
     let missing = format!("{named}?sslmode=verify-full&sslrootcert=/nowhere/ca.pem");
     refused(&missing, "invalid_argument", "sslrootcert").await;
@@ -46,26 +50,85 @@ pub(crate) async fn certificates_are_checked() {
     // Nobody is forced.
     let plain = Locks::connect(&format!("{}?sslmode=disable", own.address)).await;
     plain.expect("without TLS").close().await;
+
+    // The server takes some with TLS only, and others without.
+    let hba = own.data().join("data/pg_hba.conf");
+    let before = std::fs::read_to_string(&hba).expect("reads");
+    for (rule, mode, encrypted) in
+        [("hostssl", "allow", true), ("hostnossl", "allow", false), ("hostnossl", "prefer", false)]
+    {
+        let rules = before.replace("\nhost ", &format!("\n{rule} "));
+        assert_ne!(rules, before);
+        std::fs::write(&hba, format!("{rules}\nlocal all all trust\n")).expect("written");
+        reload(&own, rule != "hostnossl", rule != "hostssl").await;
+        let seen = is_encrypted(&own, &own.address, &format!("sslmode={mode}")).await;
+        assert_eq!(seen, encrypted, "{rule}, {mode}");
+    }
+    std::fs::write(&hba, before).expect("written");
+    reload(&own, true, true).await;
+
+    expired(files.path(), "server", "ca", "DNS:localhost");
+    switch_on(&own, files.path()).await;
+    let late = format!("{named}?sslmode=verify-full&sslrootcert={ca}");
+    eventually("the server has the new one", async || {
+        Locks::connect(&late).await.is_err_and(|error| error.to_string().contains("has expired"))
+    })
+    .await;
+    refused(&late, "lock_backend", "has expired").await;
 }
 
 /// Whether our connections are encrypted, as the server sees it.
-async fn encrypted(own: &OwnServer) -> bool {
-    let mut admin = PgConnection::connect(&own.address).await.expect("there");
+async fn is_encrypted(own: &OwnServer, address: &str, parameters: &str) -> bool {
+    let locks = connect(&format!("{address}?{parameters}&application_name=tls")).await;
+    locks.lock("key").acquire().await.expect("free").release().await.expect("held");
+    let mut admin = by_any_way(own).await;
     let seen = sqlx::raw_sql(
         "SELECT coalesce(bool_and(ssl), false) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
          WHERE application_name = 'tls'",
     );
-    seen.fetch_one(&mut admin).await.expect("a row").try_get(0).expect("a truth")
+    let seen = seen.fetch_one(&mut admin).await.expect("a row").try_get(0).expect("a truth");
+    locks.close().await;
+    drop(locks);
+    eventually("these connections are gone", async || {
+        let left = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tls'";
+        let left: i64 = sqlx::query_scalar(left).fetch_one(&mut admin).await.expect("a number");
+        left == 0
+    })
+    .await;
+    seen
 }
 
-/// Gives the server a certificate, and waits until it uses it.
-async fn switch_on(own: &OwnServer, certificates: &Path, ca: &Path) {
-    let (key, certificate) = signed(certificates, ca);
+/// With TLS or without, as the server has it.
+async fn by_any_way(own: &OwnServer) -> PgConnection {
+    for mode in ["require", "disable"] {
+        if let Ok(open) = PgConnection::connect(&format!("{}?sslmode={mode}", own.address)).await {
+            return open;
+        }
+    }
+    panic!("the server takes no connection");
+}
+
+/// Makes the server read its settings, and waits until it takes connections with TLS and without as
+/// they say.
+async fn reload(own: &OwnServer, with: bool, without: bool) {
+    let mut admin = by_any_way(own).await;
+    sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut admin).await.expect("told");
+    let opens = async |mode| {
+        PgConnection::connect(&format!("{}?sslmode={mode}", own.address)).await.is_ok()
+    };
+    eventually("it is as it was told", async || {
+        opens("require").await == with && opens("disable").await == without
+    })
+    .await;
+}
+
+/// Gives the server a certificate, and waits until it uses one.
+async fn switch_on(own: &OwnServer, files: &Path) {
     let data = own.data().join("data");
     let owner = std::fs::metadata(&data).expect("its own");
-    for (from, name) in [(key, "server.key"), (certificate, "server.crt")] {
+    for (from, name) in [("server.key", "server.key"), ("server.pem", "server.crt")] {
         let to = data.join(name);
-        std::fs::copy(from, &to).expect("copied");
+        std::fs::copy(files.join(from), &to).expect("copied");
         std::fs::set_permissions(&to, PermissionsExt::from_mode(0o600)).expect("set");
         chown(&to, Some(owner.uid()), Some(owner.gid())).expect("given");
     }
@@ -73,80 +136,4 @@ async fn switch_on(own: &OwnServer, certificates: &Path, ca: &Path) {
     admin(&own.address, "SELECT pg_reload_conf()").await;
     let address = format!("{}?sslmode=require", own.address);
     eventually("it speaks TLS", async || PgConnection::connect(&address).await.is_ok()).await;
-}
-
-/// A certificate authority: the file with its certificate.
-fn authority(directory: &Path, name: &str) -> PathBuf {
-    let certificate = directory.join(format!("{name}.pem"));
-    openssl(
-        directory,
-        &[
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            &format!("/CN={name}"),
-            "-keyout",
-            &format!("{name}.key"),
-            "-out",
-            &format!("{name}.pem"),
-        ],
-    );
-    certificate
-}
-
-/// A key, and a certificate for localhost.
-fn signed(directory: &Path, ca: &Path) -> (PathBuf, PathBuf) {
-    let ca_key = ca.with_extension("key");
-    std::fs::write(directory.join("names"), "subjectAltName=DNS:localhost").expect("written");
-    openssl(
-        directory,
-        &[
-            "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-subj",
-            "/CN=localhost",
-            "-keyout",
-            "server.key",
-            "-out",
-            "server.csr",
-        ],
-    );
-    openssl(
-        directory,
-        &[
-            "x509",
-            "-req",
-            "-in",
-            "server.csr",
-            "-CA",
-            &ca.display().to_string(),
-            "-CAkey",
-            &ca_key.display().to_string(),
-            "-CAcreateserial",
-            "-days",
-            "2",
-            "-extfile",
-            "names",
-            "-out",
-            "server.pem",
-        ],
-    );
-    (directory.join("server.key"), directory.join("server.pem"))
-}
-
-fn openssl(directory: &Path, arguments: &[&str]) {
-    let out = Command::new("openssl").args(arguments).current_dir(directory).output();
-    let out = out.expect("openssl is installed");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }

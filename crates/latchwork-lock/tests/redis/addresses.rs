@@ -2,7 +2,6 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +9,7 @@ use latchwork_lock::{Locks, RedisLockProvider};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::server::{Server, admin_command, free_port};
+use crate::support::certificates::{authority, expired, signed};
 use crate::{eventually, locks, shared, unique};
 
 /// Opening fails with this code, a message that has the word, and no secret.
@@ -80,6 +80,10 @@ pub(crate) async fn rights_and_passwords_are_checked() {
     refused(&user("none", &["+@connection"]), "lock_backend", "right").await;
     refused(&user("reader", &["~*", "+@read", "+@connection", "+info"]), "lock_backend", "right")
         .await;
+    // Without its channels all goes well until somebody waits.
+    let no_channels = ["~latchwork:*", "resetchannels", "+@all"];
+    refused(&user("silent", &no_channels), "lock_backend", "&latchwork:*").await;
+    refused(&user("mute", &["~*", "&*", "+@all", "-publish"]), "lock_backend", "ACL SETUSER").await;
     let no_keys = ["~else:*", "&*", "+@all"];
     refused(&user("elsewhere", &no_keys), "lock_backend", "right").await;
     refused(&format!("redis://nobody:hush@{place}"), "lock_backend", "password").await;
@@ -87,6 +91,81 @@ pub(crate) async fn rights_and_passwords_are_checked() {
     refused(&format!("redis://{place}"), "lock_backend", "password").await;
     refused(&format!("redis://:hushed@{place}"), "lock_backend", "password").await;
     locks(&format!("redis://:hush@{place}")).await;
+}
+
+pub(crate) async fn commands_under_other_names_are_missed_by_name() {
+    for command in ["EVALSHA", "SCRIPT", "INFO", "PUBLISH"] {
+        let server = Server::start(&["--rename-command", command, "another"]);
+        refused(&server.address(), "lock_backend", "rename-command").await;
+    }
+}
+
+/// Where redis-cli looks for it. In a process of its own, since the environment is of the whole process.
+pub(crate) async fn a_password_may_be_in_the_environment() {
+    let server = Server::start(&[]);
+    admin_command::<()>(&server.address(), &["CONFIG", "SET", "requirepass", "hush"]);
+    refused(&server.address(), "lock_backend", "password").await;
+    let this = std::env::current_exe().expect("this program");
+    let run = |password: &str| {
+        let mut run = Command::new(&this);
+        run.env(CHILD, server.address()).env("REDISCLI_AUTH", password);
+        run.status().expect("it runs").success()
+    };
+    assert!(run("hush"));
+    assert!(!run("wrong"));
+}
+
+/// In which a child finds the address to connect to.
+const CHILD: &str = "LATCHWORK_TEST_CONNECT_TO";
+
+/// What such a child does.
+pub(crate) fn child() {
+    let Ok(address) = std::env::var(CHILD) else { return };
+    let opened = crate::block_on(async { Locks::connect(&address).await });
+    std::process::exit(i32::from(opened.is_err()));
+}
+
+/// A client certificate that is replaced is used for the next connection, without a new start.
+pub(crate) async fn a_rotated_certificate_is_read_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let files = directory.path();
+    let (first, second) = (authority(files, "ca"), authority(files, "second"));
+    for name in ["server", "client"] {
+        signed(files, name, "ca", "DNS:localhost");
+    }
+    let path = |name: &str| files.join(name).display().to_string();
+    let port = free_port().to_string();
+    let server = Server::start(&[
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &path("server.pem"),
+        "--tls-key-file",
+        &path("server.key"),
+        "--tls-ca-cert-file",
+        &first.display().to_string(),
+        "--tls-auth-clients",
+        "yes",
+    ]);
+    let address = format!(
+        "rediss://localhost:{port}/?tls-ca={}&tls-cert={}&tls-key={}",
+        first.display(),
+        path("client.pem"),
+        path("client.key"),
+    );
+    let locks = locks(&address).await;
+    let key = unique("rotated");
+    let guard = locks.lock(&key).ttl(crate::secs(60)).acquire().await.expect("a free key");
+    // From now on the server trusts the second authority only, and all connections end.
+    let admin = |words: &[&str]| admin_command::<()>(&server.address(), words);
+    admin(&["CONFIG", "SET", "tls-ca-cert-file", &second.display().to_string()]);
+    signed(files, "client", "second", "DNS:localhost");
+    admin_command::<i64>(&server.address(), &["CLIENT", "KILL", "TYPE", "normal"]);
+    eventually("it comes back with what the files have now", async || {
+        locks.inspect(&key).await.is_ok_and(|seen| seen.is_held())
+    })
+    .await;
+    guard.release().await.expect("held");
 }
 
 pub(crate) async fn a_replica_and_a_cluster_are_refused() {
@@ -185,20 +264,19 @@ impl MakeWriter<'_> for Said {
 
 pub(crate) async fn certificates_are_checked() {
     let port = free_port().to_string();
-    let test_database = tempfile::tempdir().expect("a directory");
-    let (ca, other) =
-        (authority(test_database.path(), "ca"), authority(test_database.path(), "no"));
-    let signed = |name: &str| test_database.path().join(name).display().to_string();
-    certificate(test_database.path(), "server", "localhost");
-    certificate(test_database.path(), "client", "somebody");
+    let directory = tempfile::tempdir().expect("a directory");
+    let (ca, other) = (authority(directory.path(), "ca"), authority(directory.path(), "no"));
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    signed(directory.path(), "server", "ca", "DNS:localhost");
+    signed(directory.path(), "client", "ca", "DNS:somebody");
     let ca_file = ca.display().to_string();
     let server = Server::start(&[
         "--tls-port",
         &port,
         "--tls-cert-file",
-        &signed("server.crt"),
+        &at("server.pem"),
         "--tls-key-file",
-        &signed("server.key"),
+        &at("server.key"),
         "--tls-ca-cert-file",
         &ca_file,
         "--tls-auth-clients",
@@ -207,8 +285,7 @@ pub(crate) async fn certificates_are_checked() {
     let place = format!("localhost:{port}");
     let trusted = format!("rediss://{place}/?tls-ca={ca_file}");
     eventually("it listens", async || Locks::connect(&trusted).await.is_ok()).await;
-    let own =
-        format!("{trusted}&tls-cert={}&tls-key={}", signed("client.crt"), signed("client.key"));
+    let own = format!("{trusted}&tls-cert={}&tls-key={}", at("client.pem"), at("client.key"));
     for address in [&trusted, &own] {
         let locks = locks(address).await;
         let guard = locks.lock("key").acquire().await.expect("a free key");
@@ -219,93 +296,21 @@ pub(crate) async fn certificates_are_checked() {
         waits.await.expect("no panic").release().await.expect("held");
     }
     let wrong = format!("rediss://{place}/?tls-ca={}", other.display());
-    refused(&wrong, "lock_backend", "certificate").await;
-    refused(&format!("rediss://{place}"), "lock_backend", "certificate").await;
+    refused(&wrong, "lock_backend", "not signed by an authority").await;
+    refused(&format!("rediss://{place}"), "lock_backend", "not signed by an authority").await;
     // The certificate is for another name.
     let named = format!("rediss://127.0.0.1:{port}/?tls-ca={ca_file}");
-    refused(&named, "lock_backend", "certificate").await;
+    refused(&named, "lock_backend", "for another host").await;
     let plain = format!("rediss://127.0.0.1:{}", server.port);
     refused(&plain, "lock_unavailable", "without TLS").await;
     admin_command::<()>(&server.address(), &["CONFIG", "SET", "tls-auth-clients", "yes"]);
-    refused(&trusted, "lock_backend", "TLS").await;
+    refused(&trusted, "lock_backend", "client certificate").await;
     locks(&own).await;
-}
-
-/// A certificate authority; its certificate's file.
-fn authority(test_database: &Path, name: &str) -> PathBuf {
-    let (key, file) = (format!("{name}.key"), format!("{name}.pem"));
-    openssl(
-        test_database,
-        &[
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=test authority",
-            "-keyout",
-            &key,
-            "-out",
-            &file,
-        ],
-    );
-    test_database.join(file)
-}
-
-/// A certificate for a name, signed by the first authority.
-fn certificate(test_database: &Path, file: &str, name: &str) {
-    let [key, request, extra, out] =
-        ["key", "csr", "ext", "crt"].map(|ending| format!("{file}.{ending}"));
-    openssl(
-        test_database,
-        &[
-            "req",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-subj",
-            &format!("/CN={name}"),
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-        ],
-    );
-    std::fs::write(test_database.join(&extra), format!("subjectAltName=DNS:{name}\n"))
-        .expect("written");
-    openssl(
-        test_database,
-        &[
-            "x509",
-            "-req",
-            "-in",
-            &request,
-            "-CA",
-            "ca.pem",
-            "-CAkey",
-            "ca.key",
-            "-CAcreateserial",
-            "-days",
-            "2",
-            "-extfile",
-            &extra,
-            "-out",
-            &out,
-        ],
-    );
-}
-
-fn openssl(test_database: &Path, words: &[&str]) {
-    let out = Command::new("openssl").args(words).current_dir(test_database).output();
-    let out = out.expect("openssl is installed");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    expired(directory.path(), "server", "ca", "DNS:localhost");
+    for (name, file) in [("tls-cert-file", "server.pem"), ("tls-key-file", "server.key")] {
+        admin_command::<()>(&server.address(), &["CONFIG", "SET", name, &at(file)]);
+    }
+    refused(&own, "lock_backend", "has expired").await;
 }
 
 pub(crate) async fn the_callers_own_client_and_connection_will_do() {

@@ -14,6 +14,7 @@ pub mod certificates;
 pub mod child;
 pub mod clock;
 pub mod gate;
+pub mod idle;
 pub mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub mod pool;

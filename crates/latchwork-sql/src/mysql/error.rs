@@ -30,6 +30,11 @@ pub(super) fn is_full(error: &Driver) -> bool {
     matches!(number(error), Some(1040 | 1203 | 1226))
 }
 
+/// Whether there is no such table.
+pub(super) fn is_missing_table(error: &Driver) -> bool {
+    number(error) == Some(1146)
+}
+
 /// Whether a row with this key was there already.
 pub fn is_duplicate(error: &Driver) -> bool {
     number(error) == Some(1062)
@@ -55,6 +60,10 @@ fn number(error: &Driver) -> Option<u16> {
 const NO_TLS: &str = "no TLS connection was made; check ssl-mode and ssl-ca, and the server's \
     certificate: who signed it, for which host, until when";
 
+fn no_tls(error: &Driver) -> String {
+    crate::tls::fault(error, "ssl-ca", "ssl-mode", "PREFERRED").unwrap_or_else(|| NO_TLS.into())
+}
+
 fn verdict(error: &Driver) -> (Fault, String) {
     use Fault::{Permanent, Temporary};
     match error {
@@ -71,9 +80,9 @@ fn verdict(error: &Driver) -> (Fault, String) {
             Temporary,
             "no server listens there; check the host and the port, and that the server runs".into(),
         ),
-        Driver::Tls(_) => (Permanent, NO_TLS.into()),
+        Driver::Tls(_) => (Permanent, no_tls(error)),
         // What rustls has against a certificate comes as this.
-        Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, NO_TLS.into()),
+        Driver::Io(io) if io.kind() == io::ErrorKind::InvalidData => (Permanent, no_tls(error)),
         Driver::Io(io) if io.kind() == io::ErrorKind::NotFound => (
             Temporary,
             "the socket that the address names is not there; check that the server runs"

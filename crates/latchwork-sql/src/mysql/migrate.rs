@@ -6,6 +6,7 @@ use sqlx::Row;
 use sqlx::mysql::{MySqlConnection, MySqlPool};
 use tokio::time::timeout;
 
+use super::error::is_missing_table;
 use super::{JobConnection, JobConnections, explain, in_time};
 use crate::{Error, Migration, Result};
 
@@ -61,8 +62,12 @@ pub async fn migrate(pool: &MySqlPool, layer: &str, steps: &[Migration]) -> Resu
     // Most starts find everything there, and need no right to create.
     let found = in_time(done(&mut line, layer)).await;
     line.mark_answered(&found);
-    if found.is_ok_and(|found| found >= newest) {
-        return Ok(());
+    match found {
+        Ok(found) if found >= newest => return Ok(()),
+        Ok(_) => {}
+        Err(error) if is_missing_table(&error) => {}
+        // Whatever else it is, it says nothing about the tables.
+        Err(error) => return Err(explain(error)),
     }
     drop(line);
     // Not given back whatever becomes of it, so that nobody gets a session that has the turn.

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions, MySqlSslMode};
 use sqlx::{ConnectOptions, Connection, Executor, Row};
 
 use super::{explain, in_time};
@@ -67,14 +67,43 @@ pub fn options(address: &str) -> Result<MySqlConnectOptions> {
             None,
         ));
     }
+    let value = |names: [&str; 2]| {
+        url.query_pairs().find(|(name, _)| names.contains(&&**name)).map(|(_, value)| value)
+    };
+    let mode = value(["ssl-mode", "sslmode"]);
+    if mode.as_ref().is_some_and(|mode| MySqlSslMode::from_str(mode).is_err()) {
+        // What stands there may be a part of a password.
+        let message = "mysql: knows no such ssl-mode; there are DISABLED, PREFERRED, REQUIRED, VERIFY_CA \
+             and VERIFY_IDENTITY";
+        return Err(Error::permanent(message, None));
+    }
     crate::error::check_files(&url, &FILES)?;
-    MySqlConnectOptions::from_str(address).map_err(explain)
+    let mut options = MySqlConnectOptions::from_str(address).map_err(explain)?;
+    if url.password().is_none()
+        && let Ok(password) = std::env::var("MYSQL_PWD")
+    {
+        options = options.password(&password);
+    }
+    // An authority that is named is one to be checked: as MySQL does where no mode is named, and also
+    // where TLS is only required. Nobody names one to have it ignored.
+    let is_open =
+        matches!(options.get_ssl_mode(), MySqlSslMode::Preferred | MySqlSslMode::Required);
+    if is_open && value(["ssl-ca", "sslca"]).is_some() {
+        options = options.ssl_mode(MySqlSslMode::VerifyCa);
+    }
+    // A socket is on this machine: TLS there is only what somebody asks for, as MySQL has it.
+    if mode.is_none() && options.get_socket().is_some() {
+        options = options.ssl_mode(MySqlSslMode::Disabled);
+    }
+    Ok(options)
 }
 
 /// Said on every new connection: each statement sees what was committed before it, is a
-/// transaction of its own unless one was begun, and waits for a lock for a bounded time.
+/// transaction of its own unless one was begun, waits for a lock for a bounded time, and means what it
+/// says whatever dialect the server has for others (`sql_mode=ORACLE`).
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
-    SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 4";
+    SET SESSION autocommit = 1, SESSION innodb_lock_wait_timeout = 4, \
+    SESSION sql_mode = 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'";
 
 /// Opens a pool and [checks](check) the server.
 ///
@@ -90,7 +119,7 @@ pub async fn open(options: MySqlConnectOptions, settings: &Settings) -> Result<M
             Box::pin(async move { connection.execute(sqlx::raw_sql(SESSION)).await.map(drop) })
         })
         .connect_lazy_with(options);
-    check(&pool).await?;
+    check_for(&pool, true).await?;
     Ok(pool)
 }
 
@@ -111,6 +140,11 @@ const KIND: &str = "check that it is MariaDB or MySQL, and not another kind of s
 /// # Errors
 /// As for [`open`].
 pub async fn check(pool: &MySqlPool) -> Result<()> {
+    check_for(pool, false).await
+}
+
+/// `sets_up` tells whether each session of the pool says what it needs.
+async fn check_for(pool: &MySqlPool, sets_up: bool) -> Result<()> {
     // A pool goes on trying to connect until its timeout and then tells only that; one try of our
     // own tells what is wrong.
     let options = pool.connect_options();
@@ -133,13 +167,16 @@ pub async fn check(pool: &MySqlPool) -> Result<()> {
         let read = |at| row.try_get_unchecked::<String, _>(at).map_err(explain);
         found.insert(read(0)?.to_ascii_lowercase(), read(1)?);
     }
+    if sets_up {
+        found.remove("sql_mode");
+    }
     judge(|name| found.get(name).map_or("", String::as_str))
 }
 
 /// By name, since not every kind and version has all of them.
 const VARIABLES: &str = "SHOW SESSION VARIABLES WHERE Variable_name IN \
     ('version', 'version_comment', 'read_only', 'super_read_only', 'innodb_read_only', \
-     'tx_read_only', 'transaction_read_only', 'log_bin', 'binlog_format', 'autocommit')";
+     'tx_read_only', 'transaction_read_only', 'log_bin', 'binlog_format', 'autocommit', 'sql_mode')";
 
 fn judge<'a>(variable: impl Fn(&str) -> &'a str) -> Result<()> {
     let refuse = |message: String| Err(Error::permanent(message, None));
@@ -172,6 +209,13 @@ fn judge<'a>(variable: impl Fn(&str) -> &'a str) -> Result<()> {
         return refuse(
             "the server logs statements only (binlog_format = STATEMENT), which READ COMMITTED \
              cannot do; set it to ROW or MIXED"
+                .into(),
+        );
+    }
+    if variable("sql_mode").contains("ORACLE") {
+        return refuse(
+            "sql_mode is ORACLE, in which statements mean something else; set another one for the \
+             sessions of this pool"
                 .into(),
         );
     }
@@ -209,6 +253,7 @@ mod tests {
             (("read_only", "ON"), "read-only"),
             (("tx_read_only", "ON"), "read-only"),
             (("autocommit", "OFF"), "autocommit"),
+            (("sql_mode", "PIPES_AS_CONCAT,ORACLE,NO_KEY_OPTIONS"), "sql_mode"),
         ] {
             let error = told(&[variable]).expect_err(word);
             assert!(error.message.contains(word), "{error}");

@@ -9,6 +9,8 @@ use sqlx::{Connection, Postgres};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::is_broken;
+
 /// How long a job may take. Longer than the `lock_timeout` of an edit, so that the server's own
 /// answer to that comes first.
 const ANSWER: Duration = Duration::from_secs(6);
@@ -55,9 +57,13 @@ impl JobConnection {
     }
 
     /// Says that every question was answered, so that others can have the connection. Also after
-    /// an error that the server itself told.
+    /// an error that the server itself told, unless that was its last word.
     pub fn mark_answered<T>(&mut self, answer: &sqlx::Result<T>) {
-        self.heard = matches!(answer, Ok(_) | Err(sqlx::Error::Database(_)));
+        self.heard = match answer {
+            Ok(_) => true,
+            Err(error @ sqlx::Error::Database(_)) => !is_broken(error),
+            Err(_) => false,
+        };
     }
 }
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions, PgSslMode};
 use sqlx::{ConnectOptions, Connection, Row};
 
 use tokio::time::timeout;
@@ -87,8 +87,24 @@ pub fn options(address: &str, settings: &Settings) -> Result<PgConnectOptions> {
             None,
         ));
     }
+    for (_, mode) in url.query_pairs().filter(|(name, _)| matches!(&**name, "sslmode" | "ssl-mode"))
+    {
+        if PgSslMode::from_str(&mode).is_err() {
+            // What stands there may be a part of a password.
+            let message = "postgres: knows no such sslmode; there are disable, allow, prefer, require, \
+                 verify-ca and verify-full";
+            return Err(Error::permanent(message, None));
+        }
+    }
     crate::error::check_files(&url, &FILES)?;
-    let options = PgConnectOptions::from_str(address).map_err(explain)?;
+    let mut options = PgConnectOptions::from_str(address).map_err(explain)?;
+    // As libpq does: an authority that is named is one to be checked.
+    let names_authority = url
+        .query_pairs()
+        .any(|(name, _)| matches!(&*name, "sslrootcert" | "ssl-root-cert" | "ssl-ca"));
+    if matches!(options.get_ssl_mode(), PgSslMode::Require) && names_authority {
+        options = options.ssl_mode(PgSslMode::VerifyCa);
+    }
     // pgbouncer refuses this parameter at the start, and no float is ever read.
     let options = options.extra_float_digits(None);
     Ok(match options.get_application_name() {
@@ -109,12 +125,24 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
         // It would cost a round trip each time; who begins a transaction notices anyhow.
         .test_before_acquire(false)
         .connect_lazy_with(mark.on(options.clone()));
-    let (mut connection, is_refused) = match first(&pool).await {
-        Err(error) if is_unknown_parameter(&error) => {
-            pool.set_connect_options(options);
-            (first(&pool).await.map_err(explain)?, true)
+    let mut modes = ssl_modes(options.get_ssl_mode()).iter().peekable();
+    let (mut connection, is_refused) = loop {
+        let options = match modes.next() {
+            Some(mode) => options.clone().ssl_mode(*mode),
+            None => options.clone(),
+        };
+        pool.set_connect_options(mark.on(options.clone()));
+        let opened = match first(&pool).await {
+            Err(error) if is_unknown_parameter(&error) => {
+                pool.set_connect_options(options);
+                first(&pool).await.map(|connection| (connection, true))
+            }
+            opened => opened.map(|connection| (connection, false)),
+        };
+        match opened {
+            Err(error) if modes.peek().is_some() && wants_other_mode(&error) => {}
+            opened => break opened.map_err(explain)?,
         }
-        opened => (opened.map_err(explain)?, false),
     };
     let asked = in_time(server_facts(&mut connection)).await;
     connection.mark_answered(&asked);
@@ -122,6 +150,28 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
     // The next who asks the pool is given this connection.
     connection.return_to_pool().await;
     Ok((pool, Server { lends_sessions: is_refused || found != mark.0 }))
+}
+
+/// The modes that are tried one after the other, as libpq does; the driver knows no second try.
+fn ssl_modes(mode: PgSslMode) -> &'static [PgSslMode] {
+    match mode {
+        PgSslMode::Allow => &[PgSslMode::Disable, PgSslMode::Require],
+        PgSslMode::Prefer => &[PgSslMode::Prefer, PgSslMode::Disable],
+        PgSslMode::Disable => &[PgSslMode::Disable],
+        PgSslMode::Require => &[PgSslMode::Require],
+        PgSslMode::VerifyCa => &[PgSslMode::VerifyCa],
+        PgSslMode::VerifyFull => &[PgSslMode::VerifyFull],
+    }
+}
+
+/// Whether a server refuses a connection that it may accept with TLS, or without: by its `pg_hba.conf`,
+/// or as a pooler.
+fn wants_other_mode(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|told| match told.code().as_deref() {
+        Some("28000") => true,
+        Some("08P01") => told.message().starts_with("SSL required"),
+        _ => false,
+    })
 }
 
 /// A pool of so many connections of its own to the server of another one, opened when they are needed.

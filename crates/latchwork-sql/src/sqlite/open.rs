@@ -46,6 +46,12 @@ impl Sqlite {
         if !options.allow_network {
             network::refuse(&path)?;
         }
+        if options.create {
+            // SQLite would make it writable for its owner only; its other files get the rights of this
+            // one. So the umask decides, as it does for other files, and a group can share a directory.
+            // What is there already stays as it is, and what fails here SQLite itself explains.
+            let _ = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+        }
         let synchronous = match options.synchronous {
             Synchronous::Full => SqliteSynchronous::Full,
             Synchronous::Normal => SqliteSynchronous::Normal,

@@ -171,7 +171,12 @@ impl Lock {
     fn show_command(&self) -> String {
         let key = quoted(self.key.as_str());
         let option = if self.key.as_str().starts_with('-') { "--key=" } else { "" };
-        format!("see `latchwork locks show {option}{key}{}`", self.location.option())
+        let at = self.location.option();
+        let environment = match self.location.needs_environment() {
+            true => " with LATCHWORK_AT as it is here",
+            false => "",
+        };
+        format!("see `latchwork locks show {option}{key}{at}`{environment}")
     }
 }
 

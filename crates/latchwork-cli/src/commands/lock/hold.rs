@@ -71,7 +71,11 @@ impl Lock {
         if let Some(terminal) = &mut terminal {
             terminal.lend_if_interactive(keeper.group());
         }
-        let child = match spawn(&self.command, keeper.group(), mask, &env) {
+        let hidden = match self.inherit_at {
+            true => Vec::new(),
+            false => self.location.secret_variables(),
+        };
+        let child = match spawn(&self.command, keeper.group(), mask, &env, &hidden) {
             Ok(child) => child,
             Err(error) => {
                 if let Some(terminal) = &mut terminal {

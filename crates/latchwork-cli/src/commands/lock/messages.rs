@@ -20,17 +20,28 @@ impl Lock {
         let (code, message) = match reason {
             Reason::Lost => (
                 "lock_lost",
-                format!(
-                    "{lease} is gone: it was broken, taken over or forgotten, or ran out while \
-                     this program was stopped; the command was killed; check what it had done"
-                ),
+                match held.renewal_error() {
+                    Some(why) => format!(
+                        "{lease} ran out, since it could not be renewed: {why}; the command was \
+                         killed; check what it had done"
+                    ),
+                    None => format!(
+                        "{lease} is gone: it was broken, taken over or forgotten, or ran out while \
+                         this program was stopped; the command was killed; check what it had done"
+                    ),
+                },
             ),
             Reason::NotRenewed => (
                 "lock_expired",
-                format!(
-                    "{lease} could not be renewed and ends soon: {stopping}; \
-                     LATCHWORK_LOG=warn shows why"
-                ),
+                match held.renewal_error() {
+                    Some(why) => {
+                        format!("{lease} could not be renewed and ends soon: {stopping}; {why}")
+                    }
+                    None => format!(
+                        "{lease} could not be renewed in time and ends soon: {stopping}; \
+                         no answer has come yet"
+                    ),
+                },
             ),
             Reason::Unrenewed => (
                 "lock_expired",

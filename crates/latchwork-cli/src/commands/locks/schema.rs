@@ -10,7 +10,8 @@ const EXAMPLES: &str = "\
 Examples:
   latchwork locks schema --at postgres: | psql mydatabase
   latchwork locks schema --at mysql: | mariadb mydatabase
-  latchwork locks schema --at sqlite:";
+  latchwork locks schema --at sqlite:
+  latchwork locks schema --at postgres: --role app | psql mydatabase";
 
 /// Print the tables that a database needs for locks, as SQL.
 ///
@@ -22,6 +23,13 @@ pub(crate) struct Schema {
     /// An address of the database, or its kind: postgres:, mysql: or sqlite:. Nothing is connected to.
     #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
     at: String,
+
+    /// Also print the statements that grant this role what it needs to lock, and no more.
+    ///
+    /// For a role that does not own the tables. For MariaDB and MySQL a user is written as NAME or
+    /// NAME@HOST.
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
 }
 
 impl Schema {
@@ -29,6 +37,9 @@ impl Schema {
         let mut schema = Locks::schema(&self.at)?;
         if !schema.ends_with('\n') {
             schema.push('\n');
+        }
+        if let Some(role) = &self.role {
+            schema += &Locks::grants(&self.at, role)?;
         }
         out(&schema);
         Ok(())

@@ -1,7 +1,7 @@
 //! The driver's errors as ours.
 
 use latchwork_sql::Fault;
-use latchwork_sql::postgres::{explain, is_silence};
+use latchwork_sql::postgres::explain;
 
 use crate::Error;
 
@@ -25,17 +25,4 @@ pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
 /// An answer without the row that it always has.
 pub(super) fn no_answer(during: &'static str) -> Error {
     Error::store_backend(NAME, during, "the server's answer was empty", None)
-}
-
-/// Whether the connection is gone, perhaps long before it was used. Silence is none: a server that does not
-/// answer on one connection will not on another.
-pub(super) fn is_broken(error: &sqlx::Error) -> bool {
-    match error {
-        silent if is_silence(silent) => false,
-        sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
-        sqlx::Error::Database(told) => {
-            matches!(told.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
-        }
-        _ => false,
-    }
 }

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, separate};
+use latchwork_sql::postgres::{
+    JobConnection, in_time, is_broken, is_mixed_up, is_unheard, separate,
+};
 use sqlx::postgres::{PgArguments, PgPool, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Connection, Row};
 
-use super::error::{self, is_broken};
+use super::error;
 use super::schema::{LOAD, PUT, PUT_WITH_BODY};
 use crate::store::{ContextHead, StoredContext};
 use crate::stores::columns::{COUNT, Columns, stored, time};
@@ -78,7 +80,11 @@ impl Rows {
                 Err(error) if trusted && is_mixed_up(&error) => {
                     self.own_sessions.store(false, Ordering::Release);
                 }
-                Err(error) if left > 0 && statement.again == Again::Yes && is_broken(&error) => {
+                Err(error)
+                    if left > 0
+                        && (is_unheard(&error)
+                            || statement.again == Again::Yes && is_broken(&error)) =>
+                {
                     left -= 1;
                     *connection = self.connection(statement.during).await?;
                 }

@@ -17,7 +17,9 @@ const FORM: &str = "write etcd://host:2379,host:2379/prefix, or etcds://… for 
 /// A parsed address. It may contain a password, so it has no `Debug`.
 pub(super) struct Address {
     pub(super) endpoints: Vec<String>,
-    pub(super) options: ConnectOptions,
+    options: ConnectOptions,
+    /// None without TLS.
+    certificates: Option<Certificates>,
     /// The prefix of all entries' names.
     pub(super) root: String,
 }
@@ -25,6 +27,15 @@ pub(super) struct Address {
 impl Address {
     pub(super) fn is_tls(&self) -> bool {
         self.endpoints.iter().any(|endpoint| endpoint.starts_with("https:"))
+    }
+
+    /// How to connect, with the certificates as their files have them now: a client certificate is
+    /// replaced while the process runs.
+    pub(super) fn options(&self) -> Result<ConnectOptions> {
+        Ok(match &self.certificates {
+            Some(certificates) => self.options.clone().with_tls(certificates.load()?),
+            None => self.options.clone(),
+        })
     }
 
     /// No error message repeats the address, since it may contain a password.
@@ -55,18 +66,26 @@ impl Address {
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let Some(user) = user {
-            let (name, password) = user
-                .split_once(':')
-                .ok_or_else(|| bad("a user needs a password: write etcd://user:password@host/"))?;
-            options = options.with_user(decoded(name)?, decoded(password)?);
+            let (name, password) = match user.split_once(':') {
+                Some((name, password)) => (name, decoded(password)?),
+                // Where etcdctl looks for it.
+                None => {
+                    let password = std::env::var("ETCDCTL_PASSWORD").map_err(|_| {
+                        bad("a user needs a password: write etcd://user:password@host/, or put it \
+                             into the variable ETCDCTL_PASSWORD")
+                    })?;
+                    (user, password)
+                }
+            };
+            options = options.with_user(decoded(name)?, password);
         }
-        options = match (tls, Certificates::parse(query)?) {
-            (true, certificates) => options.with_tls(certificates.load()?),
-            (false, certificates) if certificates.any() => {
-                return Err(bad("certificates are for etcds://, which is etcd over TLS"));
-            }
-            (false, _) => options,
-        };
+        let certificates = Certificates::parse(query)?;
+        if !tls && certificates.any() {
+            return Err(bad("certificates are for etcds://, which is etcd over TLS"));
+        }
+        let certificates = tls.then_some(certificates);
+        // A file that cannot be read is told now.
+        certificates.as_ref().map(Certificates::load).transpose()?;
         let mut root = decoded(path)?;
         if has_control(&root) {
             return Err(bad("its prefix has control characters"));
@@ -74,13 +93,13 @@ impl Address {
         if !root.is_empty() && !root.ends_with('/') {
             root.push('/');
         }
-        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, root })
+        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, certificates, root })
     }
 }
 
 /// The TLS options of an address: files in PEM form.
 #[derive(Default)]
-struct Certificates {
+pub(super) struct Certificates {
     ca: Option<String>,
     cert: Option<String>,
     key: Option<String>,
@@ -92,17 +111,21 @@ impl Certificates {
         let mut found = Certificates::default();
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             let place = match &*name {
-                "ca" => &mut found.ca,
-                "cert" => &mut found.cert,
-                "key" => &mut found.key,
-                "domain" => &mut found.domain,
+                "tls-ca" | "ca" => &mut found.ca,
+                "tls-cert" | "cert" => &mut found.cert,
+                "tls-key" | "key" => &mut found.key,
+                "tls-server-name" | "domain" => &mut found.domain,
                 other => {
                     return Err(bad(format!(
-                        "there is no option {other:?}; there are ca=FILE, cert=FILE, key=FILE and \
-                         domain=NAME"
+                        "there is no option {other:?}; there are tls-ca=FILE, tls-cert=FILE, \
+                         tls-key=FILE and tls-server-name=NAME"
                     )));
                 }
             };
+            if let "ca" | "cert" | "key" | "domain" = &*name {
+                let new = if name == "domain" { "server-name" } else { &name };
+                tracing::warn!("the option `{name}` of an etcd address is now called `tls-{new}`");
+            }
             *place = Some(value.into_owned());
         }
         Ok(found)
@@ -120,7 +143,7 @@ impl Certificates {
         tls = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => tls.identity(Identity::from_pem(pem(cert)?, pem(key)?)),
             (None, None) => tls,
-            _ => return Err(bad("cert=FILE and key=FILE go together")),
+            _ => return Err(bad("tls-cert=FILE and tls-key=FILE go together")),
         };
         if let Some(domain) = &self.domain {
             tls = tls.domain_name(domain);
@@ -192,6 +215,8 @@ mod tests {
             ("etcd://me:secret@a?ca=/x", "etcds://"),
             ("etcd://me:secret@a?passwort=secret", "no option"),
             ("etcds://a?cert=/x", "go together"),
+            ("etcds://a?tls-cert=/x", "go together"),
+            ("etcds://a?tls-ca=/nowhere/ca.pem", "cannot be read"),
             ("etcds://a?ca=/nowhere/ca.pem", "cannot be read"),
             ("etcds://a?ca=/proc/self/comm", "not in PEM form"),
             ("etcd://a/x%00y", "control characters"),

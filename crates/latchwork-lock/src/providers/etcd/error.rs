@@ -44,6 +44,13 @@ impl RequestError {
         RequestError::Unknown(Error::unavailable(NAME, during, reason, None))
     }
 
+    /// A member that has answered before does not take our certificate any more, or we not its: one
+    /// of them was replaced, and the next connection has what the files have now.
+    pub(super) fn lost_handshake(during: &'static str, error: &Error) -> Self {
+        let reason = format!("the connection is opened anew ({error})");
+        RequestError::Unknown(Error::unavailable(NAME, during, reason, None))
+    }
+
     /// The answer to a batch was lost, and with it that to this operation.
     pub(super) fn answer_lost(during: &'static str) -> Self {
         RequestError::Unknown(Error::unavailable(NAME, during, "the answer was lost", None))
@@ -58,6 +65,11 @@ impl RequestError {
             }
         }
     }
+}
+
+/// Whether a TLS connection did not come about, so that nothing was sent.
+pub(super) fn is_handshake(error: &Error) -> bool {
+    crate::coordination::tls::fault(&error.to_string()).is_some()
 }
 
 /// gRPC status codes.
@@ -153,14 +165,8 @@ fn transport(message: &str, source: Option<&(dyn std::error::Error + 'static)>) 
         next = error.source();
     }
     let about = |hint: &str| (format!("{description}; {hint}"), false);
-    if description.contains("invalid peer certificate") {
-        return about("the server's certificate is not trusted: name its authority with ca=FILE");
-    }
-    if description.contains("received fatal alert") {
-        return about(
-            "the server refuses the TLS connection: does it demand a client certificate \
-             (cert=FILE and key=FILE), signed by its own authority?",
-        );
+    if let Some(hint) = crate::coordination::tls::fault(&description) {
+        return about(hint);
     }
     if description.contains("corrupt message") {
         return about("the server speaks no TLS: write etcd:// and not etcds://");

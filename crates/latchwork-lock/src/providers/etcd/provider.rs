@@ -49,9 +49,9 @@ impl EtcdLockProvider {
     ///
     /// `etcd://user:password@a:2379,b:2379/prefix`, where the user, all members but one, the port
     /// (2379) and the prefix may be left out. `etcds://` is the same over TLS, with the options
-    /// `ca=FILE` (else the usual authorities are trusted), `cert=FILE` and `key=FILE` (a client
-    /// certificate) and `domain=NAME` (the name in the server's certificate, where that is not the
-    /// host's); all files in PEM form.
+    /// `tls-ca=FILE` (else the usual authorities are trusted), `tls-cert=FILE` and `tls-key=FILE` (a
+    /// client certificate) and `tls-server-name=NAME` (the name in the server's certificate, where that is
+    /// not the host's); all files in PEM form. They are read again for each new connection.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is none,

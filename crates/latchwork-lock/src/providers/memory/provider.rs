@@ -57,6 +57,12 @@ impl InMemoryLockProvider {
         self.store.clear();
     }
 
+    /// How many keys there is an entry for: those that are held or waited for.
+    #[doc(hidden)]
+    pub fn entries(&self) -> usize {
+        self.store.entries()
+    }
+
     /// One round of the timer, which the model check runs as a thread of its own.
     #[cfg(shuttle)]
     pub fn tick(&self) {

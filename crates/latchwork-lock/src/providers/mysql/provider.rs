@@ -12,7 +12,7 @@ use super::record::{self, RequesterInfo};
 use super::release::release;
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
-use super::{acquire, config, sweep};
+use super::{acquire, config, schema, sweep};
 use crate::coordination;
 use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
 use crate::coordination::deferred_release::DeferredReleases;
@@ -92,6 +92,12 @@ impl MySqlLockProvider {
     /// The tables as SQL, for those who let nobody but themselves create any.
     pub fn schema() -> String {
         latchwork_sql::mysql::script(LAYER, &MIGRATIONS)
+    }
+
+    /// The statements that grant a user (`name`, `name@host`) or a role what it needs to lock with these
+    /// tables, and no more.
+    pub fn grants(role: &str) -> String {
+        schema::grants(role)
     }
 
     fn of(store: Store) -> Self {

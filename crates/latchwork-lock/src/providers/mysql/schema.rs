@@ -92,6 +92,30 @@ macro_rules! now {
     };
 }
 
+/// The tables that a user of the locks reads and writes.
+const TABLES: [&str; 5] = [
+    "latchwork_lock_key",
+    "latchwork_lock",
+    "latchwork_lock_client",
+    "latchwork_lock_floor",
+    "latchwork_fence_gate",
+];
+
+/// The statements that grant a user or a role all of it.
+pub(super) fn grants(role: &str) -> String {
+    let quoted = |part: &str| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "''"));
+    let role = match role.rsplit_once('@') {
+        Some((user, host)) => format!("{}@{}", quoted(user), quoted(host)),
+        None => quoted(role),
+    };
+    let mut grants = "\n-- What a user needs that does not own the database.\n".to_owned();
+    let _ = writeln!(grants, "GRANT SELECT ON latchwork_migrations TO {role};");
+    for table in TABLES {
+        let _ = writeln!(grants, "GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO {role};");
+    }
+    grants
+}
+
 /// Takes a key that has a row and that nobody uses. The insert id tells what was found: a fence; 1
 /// for a key that is in use, 2 if a writer holds it; 0 for one without a row. `previous` comes
 /// first, since a server may set columns one after the other.
@@ -466,4 +490,18 @@ fn text(bytes: &[u8]) -> String {
 
 fn or_null(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "NULL".into(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_the_backend_has_the_statements() {
+        let page = include_str!("../../../../../docs/backends/mysql.md");
+        for line in grants("app@10.0.0.%").lines().filter(|line| !line.starts_with("--")) {
+            assert!(page.contains(line), "docs/backends/mysql.md lacks: {line}");
+        }
+        assert!(grants("o'b").ends_with("TO 'o''b';\n"));
+    }
 }

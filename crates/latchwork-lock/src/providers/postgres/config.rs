@@ -43,9 +43,9 @@ async fn store(pool: PgPool, renewals: PgPool, own_sessions: bool) -> Result<Sto
         .await
         .map_err(|e| error::sql(OPENING, e))?;
     let store = Store::new(pool, renewals, own_sessions, SystemClock::shared());
-    if let Err(error) = store.raise_fences().await {
-        // It needs a privilege that locking does not, and matters only after a restore.
-        tracing::debug!(%error, "the fences were not compared with the clock");
+    // Fences that are not compared with the clock go back after a restore, so this is no option.
+    match store.raise_fences().await.map_err(|e| error::driver(OPENING, e))? {
+        None => Ok(store),
+        Some(missing) => Err(error::rights(OPENING, &missing)),
     }
-    Ok(store)
 }

@@ -21,6 +21,15 @@ pub(super) fn sql(during: &'static str, error: latchwork_sql::Error) -> Error {
     }
 }
 
+/// The user lacks rights.
+pub(super) fn rights(during: &'static str, missing: &str) -> Error {
+    let reason = format!(
+        "the user lacks a right: {missing}; let the owner of the tables run the statements at the \
+         end of what `latchwork locks schema --at postgres: --role NAME` prints"
+    );
+    Error::backend(NAME, during, reason, None)
+}
+
 /// An error that several are told of.
 pub(super) fn shared(during: &'static str, error: &latchwork_sql::Error) -> Error {
     let message = error.message.clone();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchwork_sql::postgres::{JobConnection, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time, is_broken, is_unheard};
 use sqlx::AssertSqlSafe;
 use sqlx::postgres::PgConnection;
 use tokio::sync::oneshot;
@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::connections::Connections;
 use super::error;
-use super::store::{BACKGROUND, Store, is_broken, is_held_up};
+use super::store::{BACKGROUND, Store, is_held_up};
 use crate::coordination::batcher::{Batch, BatchHandler, BatchedRequest};
 use crate::{Error, Result};
 
@@ -119,7 +119,7 @@ impl<M: Message> Sender<M> {
     fn fail(&self, batch: &mut Batch<Self>, error: sqlx::Error) {
         let broken = is_broken(&error);
         let of_one = matches!(error, sqlx::Error::Database(_)) && batch.len() > 1 && !broken;
-        if self.store.learns_from(&error) || of_one || is_held_up(&error) {
+        if self.store.learns_from(&error) || of_one || is_held_up(&error) || is_unheard(&error) {
             // Nothing was done, perhaps because of one of them: alone, each learns what is wrong.
             for request in batch.drain() {
                 let _ = request.reply.send(Ok(BatchOutcome::UseRules));

@@ -163,6 +163,8 @@ async fn receive(store: &Arc<Store>, was_notified: &mut bool) -> sqlx::Result<()
     let mut listener = in_time(async {
         let mut listener = PgListener::connect_with(&own).await?;
         listener.eager_reconnect(false);
+        // It idles by its nature, and each time it is ended notifications are lost.
+        sqlx::raw_sql(schema::NO_IDLE_TIMEOUT).execute(&mut listener).await?;
         listener.listen(&schema::channel(&store.client)).await?;
         Ok(listener)
     })

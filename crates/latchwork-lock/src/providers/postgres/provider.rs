@@ -12,7 +12,7 @@ use super::notify::Notifier;
 use super::record::{self, RequesterInfo};
 use super::schema::{LAYER, MIGRATIONS};
 use super::store::{BACKGROUND, Edit, Store};
-use super::{acquire, config, release};
+use super::{acquire, config, release, schema};
 use crate::coordination;
 use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
 use crate::coordination::cancel::CancelOnDrop;
@@ -102,6 +102,12 @@ impl PostgresLockProvider {
     /// The tables as SQL, for those who let nobody but themselves create any.
     pub fn schema() -> String {
         latchwork_sql::postgres::script(LAYER, &MIGRATIONS)
+    }
+
+    /// The statements that grant a role what it needs to lock with these tables, and no more. Their owner
+    /// runs them.
+    pub fn grants(role: &str) -> String {
+        schema::grants(role)
     }
 
     fn of(store: Store) -> Self {

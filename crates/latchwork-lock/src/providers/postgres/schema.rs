@@ -2,6 +2,8 @@
 
 use latchwork_sql::Migration;
 
+use std::fmt::Write;
+
 use super::record::hex;
 use crate::coordination::deferred_release::Lease;
 
@@ -28,6 +30,76 @@ pub(super) const MIGRATIONS: [Migration; 4] = [
     },
 ];
 
+/// What a role that does not own the tables must be granted on each.
+const TABLE_RIGHTS: [(&str, &[&str]); 4] = [
+    ("latchwork_migrations", &["SELECT"]),
+    ("latchwork_lock", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    ("latchwork_lock_client", &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+    (GATE, &["SELECT", "INSERT", "UPDATE", "DELETE"]),
+];
+
+/// Used by nobody but those who check fences.
+const GATE: &str = "latchwork_fence_gate";
+
+/// What it must be granted on the sequence: to draw a fence, to see where it stands, to raise it.
+const SEQUENCE_RIGHTS: [&str; 3] = ["USAGE", "SELECT", "UPDATE"];
+
+const FUNCTIONS: [&str; 8] = [
+    "latchwork_lock_take",
+    "latchwork_lock_drop",
+    "latchwork_lock_ask",
+    "latchwork_lock_give",
+    "latchwork_lock_ask_one",
+    "latchwork_lock_give_one",
+    "latchwork_lock_claim_one",
+    "latchwork_lock_hand_on",
+];
+
+/// The statements that grant a role all of it.
+pub(super) fn grants(role: &str) -> String {
+    let (name, text) = (role.replace('"', "\"\""), role.replace('\'', "''"));
+    let mut grants = format!(
+        "\n-- What a role needs that does not own the tables.\n\
+         DO $$ BEGIN EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', current_schema(), '{text}'); \
+         END $$;\n"
+    );
+    for (table, rights) in TABLE_RIGHTS {
+        let _ = writeln!(grants, "GRANT {} ON {table} TO \"{name}\";", rights.join(", "));
+    }
+    let rights = SEQUENCE_RIGHTS.join(", ");
+    let _ = writeln!(grants, "GRANT {rights} ON SEQUENCE latchwork_lock_fence TO \"{name}\";");
+    let functions = FUNCTIONS.join(", ");
+    let _ = writeln!(grants, "GRANT EXECUTE ON FUNCTION {functions} TO \"{name}\";");
+    grants
+}
+
+/// The rights that the user lacks, as one line of text; null when there are all. A table that is not
+/// there lacks none.
+pub(super) fn missing_rights() -> String {
+    let mut rows = Vec::new();
+    for (table, rights) in TABLE_RIGHTS.into_iter().filter(|(table, _)| *table != GATE) {
+        for right in rights {
+            rows.push(format!(
+                "('{right} on {table}', has_table_privilege(to_regclass('{table}'), '{right}'))"
+            ));
+        }
+    }
+    for right in SEQUENCE_RIGHTS {
+        rows.push(format!(
+            "('{right} on sequence latchwork_lock_fence', \
+             has_sequence_privilege(to_regclass('latchwork_lock_fence'), '{right}'))"
+        ));
+    }
+    format!(
+        "SELECT string_agg(what, ', ') AS missing FROM (SELECT * FROM (VALUES {}) AS needed (what, has) \
+         UNION ALL SELECT 'EXECUTE on function ' || proname, has_function_privilege(oid, 'EXECUTE') \
+         FROM pg_proc WHERE proname = ANY('{{{}}}') AND pg_function_is_visible(oid)) AS rights \
+         WHERE NOT has",
+        rows.join(", "),
+        FUNCTIONS.join(","),
+    )
+}
+
 /// The first words of an edit: one message, and the key is ours until the transaction ends. A process that
 /// is stopped in the middle loses it to the timeout, and so cannot stop all others.
 pub(super) fn begin(turn: i64) -> String {
@@ -38,19 +110,24 @@ pub(super) fn begin(turn: i64) -> String {
     )
 }
 
+/// Lets the session idle for as long as it likes. Servers before 14 have no such setting.
+pub(super) const NO_IDLE_TIMEOUT: &str = "SELECT set_config(name, '0', false) FROM pg_settings \
+     WHERE name = 'idle_session_timeout' AND setting <> '0'";
+
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// Lifts the fences to the clock, for a database that was restored from an old copy or lost its last
 /// commits in a fail-over. Only from far below, and one at a time: a process that draws one meanwhile stays
 /// below the clock, and is not overtaken by an older reading of it. One message, since every start
-/// sends it.
+/// sends it; one of its rows names the [rights that are missing](missing_rights).
 pub(super) fn raise(turn: i64) -> String {
     format!(
-        "{}; SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f, \
+        "{}; {}; SELECT setval('latchwork_lock_fence', t.now_us) FROM latchwork_lock_fence f, \
          (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now_us) t \
          WHERE t.now_us > f.last_value + 60000000; {COMMIT}",
-        begin(turn)
+        begin(turn),
+        missing_rights(),
     )
 }
 
@@ -194,4 +271,23 @@ pub(super) fn end_listener(mark: &str) -> String {
 /// The channel of a process.
 pub(super) fn channel(client: &str) -> String {
     format!("latchwork_lock_{client}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_the_backend_has_the_statements() {
+        let page = include_str!("../../../../../docs/backends/postgres.md");
+        for line in grants("app").lines().filter(|line| !line.starts_with("--")) {
+            assert!(page.contains(line), "docs/backends/postgres.md lacks: {line}");
+        }
+    }
+
+    #[test]
+    fn a_role_is_quoted() {
+        let granted = grants("o'b\"x");
+        assert!(granted.contains("'o''b\"x'") && granted.contains("\"o'b\"\"x\""), "{granted}");
+    }
 }

@@ -1,19 +1,15 @@
-//! Parses the address of a server, and checks that the server can be used.
+//! Parses the address of a server.
 
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use url::Url;
 
-use super::connection::Connection;
-use super::error::{self, NAME};
+use super::error::NAME;
 use crate::{Error, Result};
-
-/// The oldest server that has what the script needs (`SET … GET`).
-const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// A client for an address.
 pub(super) fn client(address: &str) -> Result<Client> {
     let wrong = |reason: String| Error::invalid_argument("url", reason);
-    let url = Url::parse(address).map_err(|e| wrong(format!("it is no address ({e})")))?;
+    let mut url = Url::parse(address).map_err(|e| wrong(format!("it is no address ({e})")))?;
     let known: &[&str] = match url.scheme() {
         "redis" => &["protocol"],
         "rediss" => &["protocol", "tls-ca", "tls-cert", "tls-key"],
@@ -30,6 +26,22 @@ pub(super) fn client(address: &str) -> Result<Client> {
     }
     if url.host_str().is_some_and(|host| host.contains(',')) {
         return Err(unsupported("redis-sentinel"));
+    }
+    // Where redis-cli looks for it.
+    if url.password().is_none()
+        && !settings.iter().any(|(name, _)| name == "pass")
+        && let Ok(password) = std::env::var("REDISCLI_AUTH")
+        && !password.is_empty()
+    {
+        match url.scheme() {
+            "redis+unix" => {
+                url.query_pairs_mut().append_pair("pass", &password);
+            }
+            // It has a host, so it can have a password.
+            _ => {
+                let _ = url.set_password(Some(&password));
+            }
+        }
     }
     let file = |name: &str| {
         let path = settings.iter().find(|(known, _)| known == name).map(|(_, path)| path);
@@ -53,55 +65,15 @@ pub(super) fn client(address: &str) -> Result<Client> {
     client.map_err(|e| wrong(e.to_string()))
 }
 
-fn unsupported(scheme: &str) -> Error {
+/// Whether an address names files, which may have something else in them later.
+pub(super) fn names_files(address: &str) -> bool {
+    Url::parse(address).is_ok_and(|url| url.query_pairs().any(|(name, _)| name.starts_with("tls-")))
+}
+
+pub(super) fn unsupported(scheme: &str) -> Error {
     let what = if scheme.contains("cluster") { "Redis Cluster" } else { "Redis Sentinel" };
     Error::not_supported(
         NAME,
         format!("{what}: give the address of one server, redis://host:port (its primary's)"),
     )
-}
-
-/// Rejects a server that cannot be used.
-pub(super) async fn check(connection: &Connection, during: &'static str) -> Result<()> {
-    let info = match connection.send(&redis::cmd("INFO")).await {
-        Ok(info) => redis::from_redis_value::<String>(info).unwrap_or_default(),
-        Err(failure) if failure.code() == Some("NOPERM") => {
-            tracing::debug!("the server's version is not checked: INFO is not allowed");
-            return Ok(());
-        }
-        Err(failure) => return Err(error::driver(during, failure)),
-    };
-    let rejected = |reason: String| Err(Error::backend(NAME, during, reason, None));
-    let Some(version) = value(&info, "redis_version") else {
-        return rejected("it reports no version: it is no Redis server".to_owned());
-    };
-    let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
-    if (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < MIN_VERSION {
-        let (major, minor) = MIN_VERSION;
-        return rejected(format!(
-            "it is version {version}, and {major}.{minor} is the oldest that can be used"
-        ));
-    }
-    if value(&info, "cluster_enabled") == Some("1") {
-        return rejected(error::CLUSTER.to_owned());
-    }
-    if value(&info, "redis_mode") == Some("sentinel") {
-        return Err(unsupported("sentinel"));
-    }
-    if value(&info, "role") == Some("slave") {
-        return rejected("it is a replica; give the address of its primary".to_owned());
-    }
-    let policy = value(&info, "maxmemory_policy").unwrap_or("noeviction");
-    if policy != "noeviction" && value(&info, "maxmemory") != Some("0") {
-        tracing::warn!(
-            policy,
-            "the Redis server may evict locks when its memory is full, and then two clients hold \
-             one; set maxmemory-policy noeviction"
-        );
-    }
-    Ok(())
-}
-
-fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }

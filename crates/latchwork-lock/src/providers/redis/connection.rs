@@ -9,7 +9,7 @@ use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
 
 use super::error::NAME;
-use super::scripts;
+use super::{config, scripts};
 use crate::coordination::background::Background;
 
 /// The runtime that all Redis providers of this process share: for what must outlive the caller's
@@ -35,7 +35,10 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> SharedConnection for C {
 
 /// A connection to the server that is opened again when it is lost.
 pub(super) struct Connection {
-    pub(super) client: Client,
+    client: Client,
+    /// The address whose files make a client anew for each connection, since a certificate is replaced
+    /// while the process runs; none where there are no files.
+    address: Option<Arc<str>>,
     /// The caller's own connection, which reconnects by itself.
     given: Option<Box<dyn SharedConnection>>,
     /// Our own. The lock is fair, so that messages keep their order while it is being opened: a
@@ -53,29 +56,46 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(client: Client, given: Option<Box<dyn SharedConnection>>) -> Self {
-        Connection::with(client, given, Arc::new(Mutex::new("".into())))
+    pub(super) fn new(
+        client: Client,
+        address: Option<Arc<str>>,
+        given: Option<Box<dyn SharedConnection>>,
+    ) -> Self {
+        Connection::with(client, address, given, Arc::new(Mutex::new("".into())))
+    }
+
+    /// The client for a new connection, with the certificates as their files have them now.
+    pub(super) fn client(&self) -> Client {
+        let Some(address) = &self.address else { return self.client.clone() };
+        config::client(address).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the certificates were not read again; those of the start are used");
+            self.client.clone()
+        })
     }
 
     /// Another connection to the same server, or the caller's own again.
     pub(super) fn another(&self) -> Self {
         let given = self.given.as_ref().map(|given| given.share());
-        Connection::with(self.client.clone(), given, self.script_hash.clone())
+        let address = self.address.clone();
+        Connection::with(self.client.clone(), address, given, self.script_hash.clone())
     }
 
     /// A connection of our own to the same server, if this one is the caller's.
     pub(super) fn own(&self) -> Option<Self> {
         self.given.as_ref()?;
-        Some(Connection::with(self.client.clone(), None, self.script_hash.clone()))
+        let address = self.address.clone();
+        Some(Connection::with(self.client.clone(), address, None, self.script_hash.clone()))
     }
 
     fn with(
         client: Client,
+        address: Option<Arc<str>>,
         given: Option<Box<dyn SharedConnection>>,
         script_hash: Arc<Mutex<Arc<str>>>,
     ) -> Self {
         Connection {
             client,
+            address,
             given,
             open: Default::default(),
             opened: AtomicU64::new(0),
@@ -99,6 +119,15 @@ impl Connection {
             self.discarded.fetch_max(number, Ordering::AcqRel);
         }
         reply
+    }
+
+    /// The same for a command that may be executed twice: it is sent once more where the connection
+    /// broke, as one does that the server has ended because it idled.
+    pub(super) async fn send_again(&self, command: &Cmd) -> RedisResult<Value> {
+        match self.send(command).await {
+            Err(error) if error.is_io_error() && !error.is_timeout() => self.send(command).await,
+            reply => reply,
+        }
     }
 
     /// Makes the next command open a new connection: the address may lead to another server by now.
@@ -142,7 +171,8 @@ impl Connection {
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
         // Boxed, so that the futures that find it open stay small.
-        let opening = self.client.get_multiplexed_async_connection_with_config(&config);
+        let client = self.client();
+        let opening = client.get_multiplexed_async_connection_with_config(&config);
         match Box::pin(opening).await {
             Ok(new) => {
                 *open = Some(new.clone());
@@ -170,7 +200,7 @@ mod tests {
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = silent.local_addr().expect("an address").port();
         let client = Client::open(format!("redis://127.0.0.1:{port}")).expect("an address");
-        let connection = Connection::new(client, None);
+        let connection = Connection::new(client, None, None);
         let ping = redis::cmd("PING");
         let replies = futures::future::join_all((0..8).map(|_| connection.send(&ping)));
         let replies = timeout(CONNECT_TIMEOUT * 2, replies).await.expect("not one after another");

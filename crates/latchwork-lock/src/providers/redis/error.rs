@@ -52,7 +52,11 @@ fn server(during: &'static str, code: &str, message: &str) -> Error {
         "NOAUTH" | "WRONGPASS" => format!(
             "the password is wrong or missing ({message}); write redis://user:password@host"
         ),
-        "NOPERM" => format!("a right is missing ({message}); allow the user: {RIGHTS}"),
+        "NOPERM" => {
+            format!(
+                "a right is missing ({message}); let an administrator say: ACL SETUSER NAME {RIGHTS}"
+            )
+        }
         "WRONGTYPE" | "FOREIGN" => format!(
             "what is stored for this key is not from this version of Latchwork ({message}); \
              delete it once nobody uses it"
@@ -62,6 +66,10 @@ fn server(during: &'static str, code: &str, message: &str) -> Error {
             format!("the server cannot save its data, and so accepts no writes ({message})")
         }
         "MOVED" | "ASK" | "CROSSSLOT" => CLUSTER.to_owned(),
+        _ if message.contains("unknown command") => format!(
+            "the server does not know a command that locks need ({message}): EVALSHA, SCRIPT, INFO and \
+             PUBLISH must have their names; look for rename-command in its configuration"
+        ),
         // READONLY: the server was demoted, and a new connection may reach the new primary.
         "READONLY" | "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY"
         | "NOREPLICAS" => return Error::unavailable(NAME, during, message, None),
@@ -73,6 +81,10 @@ fn server(during: &'static str, code: &str, message: &str) -> Error {
 /// Converts an error that occurred before the server could reply.
 fn io(during: &'static str, error: RedisError) -> Error {
     let message = error.to_string();
+    if let Some(hint) = crate::coordination::tls::fault(&message) {
+        let reason = format!("{hint} ({message})");
+        return Error::backend(NAME, during, reason, Some(Box::new(error)));
+    }
     if is_tls(&message) {
         return Error::backend(
             NAME,
@@ -125,4 +137,15 @@ pub(super) fn reply_lost(during: &'static str) -> Error {
 /// The error for a command whose runtime has ended.
 pub(super) fn runtime_ended(during: &'static str) -> Error {
     Error::unavailable(NAME, during, "the runtime is shutting down", None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_of_the_backend_has_the_rights() {
+        let page = include_str!("../../../../../docs/backends/redis.md");
+        assert!(page.contains(RIGHTS), "docs/backends/redis.md lacks: {RIGHTS}");
+    }
 }

@@ -56,10 +56,11 @@
 //!
 //! # Files
 //!
-//! Each file imports only from those before it: `error`, `record`, `scripts`; `connection`, `config`;
+//! Each file imports only from those before it: `error`, `record`, `scripts`; `config`, `connection`, `check`;
 //! `pipeline`, `waiters`, `store`; `notify`, `acquire`, `provider`.
 
 mod acquire;
+mod check;
 mod config;
 mod connection;
 mod error;

@@ -131,7 +131,8 @@ async fn receive(
     store: &Arc<Store>,
     subscribed: &mut bool,
 ) -> RedisResult<std::convert::Infallible> {
-    let connecting = store.connection.client.get_async_pubsub();
+    let client = store.connection.client();
+    let connecting = client.get_async_pubsub();
     let (mut sink, mut notifications) = in_time(connecting).await?.split();
     in_time(sink.subscribe(scripts::channel(&store.client))).await?;
     *subscribed = true;

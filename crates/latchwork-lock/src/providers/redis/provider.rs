@@ -9,7 +9,7 @@ use super::connection::{BACKGROUND, Connection, SharedConnection};
 use super::error::NAME;
 use super::notify::Notifier;
 use super::store::Store;
-use super::{acquire, config, error, record};
+use super::{acquire, check, config, error, record, scripts};
 use crate::rules::CLAIM_WINDOW;
 use crate::{
     AcquireRequest, Acquired, Capabilities, Capability, Clock, Fence, Grant, Holder, Inspection,
@@ -50,7 +50,8 @@ impl RedisLockProvider {
     /// TLS, or `redis+unix:///socket`.
     ///
     /// With TLS the system's certificate authorities are trusted, or the one in the file that
-    /// `?tls-ca=` names; `tls-cert` and `tls-key` name a client certificate. All are PEM files.
+    /// `?tls-ca=` names; `tls-cert` and `tls-key` name a client certificate. All are PEM files, which are
+    /// read again for each new connection.
     ///
     /// # Errors
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) for an address that is not legal,
@@ -58,7 +59,8 @@ impl RedisLockProvider {
     /// missing rights, a replica, too old), [`NotSupported`](crate::ErrorKind::NotSupported) for
     /// Cluster and Sentinel, [`Unavailable`](crate::ErrorKind::Unavailable) when nobody answers.
     pub async fn connect(address: &str) -> Result<Self> {
-        Self::open(config::client(address)?, None).await
+        let client = config::client(address)?;
+        Self::open(client, config::names_files(address).then(|| address.into()), None).await
     }
 
     /// Uses the caller's own client to open connections.
@@ -66,7 +68,7 @@ impl RedisLockProvider {
     /// # Errors
     /// As for [`connect`](Self::connect).
     pub async fn from_client(client: Client) -> Result<Self> {
-        Self::open(client, None).await
+        Self::open(client, None, None).await
     }
 
     /// Uses the caller's own connection, such as a `MultiplexedConnection` or a `ConnectionManager`,
@@ -81,10 +83,14 @@ impl RedisLockProvider {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Self::open(client, Some(Box::new(connection))).await
+        Self::open(client, None, Some(Box::new(connection))).await
     }
 
-    async fn open(client: Client, given: Option<Box<dyn SharedConnection>>) -> Result<Self> {
+    async fn open(
+        client: Client,
+        address: Option<Arc<str>>,
+        given: Option<Box<dyn SharedConnection>>,
+    ) -> Result<Self> {
         const DURING: &str = "opening the connection";
         // Rustls needs a default if a program has several sets of algorithms, or none.
         if rustls::crypto::CryptoProvider::get_default().is_none() {
@@ -93,10 +99,15 @@ impl RedisLockProvider {
         BACKGROUND
             .run(DURING, async move {
                 let failed = |e: RedisError| error::driver(DURING, e);
-                let connection = Arc::new(Connection::new(client, given));
-                config::check(&connection, DURING).await?;
+                let connection = Arc::new(Connection::new(client, address, given));
+                check::check(&connection, DURING).await?;
                 connection.load_script().await.map_err(failed)?;
                 let store = Arc::new(Store::new(connection, SystemClock::shared())?);
+                // Each release that hands a key on says so on a channel; without that right all goes well
+                // until somebody waits. Nobody listens to this one yet.
+                let mut publish = redis::cmd("PUBLISH");
+                publish.arg(scripts::channel(&store.client)).arg("");
+                store.connection.send(&publish).await.map_err(failed)?;
                 // A write that leaves nothing behind, so that a missing right is reported now.
                 store.refresh_key(DURING, &Key::new("latchwork")?, &[]).await?;
                 Ok(RedisLockProvider { store, notifier: Arc::default() })

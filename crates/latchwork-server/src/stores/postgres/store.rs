@@ -1,7 +1,7 @@
 //! The operations on the table.
 
 use latchwork_sql::Result;
-use latchwork_sql::postgres::{self, Settings, explain, in_time, is_silence};
+use latchwork_sql::postgres::{self, Settings, explain, in_time, is_broken};
 use sqlx::postgres::PgPool;
 
 use super::schema;
@@ -30,19 +30,6 @@ macro_rules! run {
             }
         }
     }};
-}
-
-/// Whether the connection is gone, perhaps long before it was used. Silence is none: who does not answer
-/// on one connection will not on another.
-fn is_broken(error: &sqlx::Error) -> bool {
-    match error {
-        silent if is_silence(silent) => false,
-        sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
-        sqlx::Error::Database(error) => {
-            matches!(error.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
-        }
-        _ => false,
-    }
 }
 
 impl PostgresTokens {

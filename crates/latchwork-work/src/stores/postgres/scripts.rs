@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use latchwork_sql::postgres::{JobConnection, in_time};
+use latchwork_sql::postgres::{JobConnection, in_time, is_unheard};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -144,10 +144,19 @@ impl PostgresStore {
 
     /// One statement, which is a transaction by itself.
     pub(crate) async fn once(&self, sql: &'static str, params: Vec<Param>) -> Result<Vec<Cells>> {
-        let mut connection = JobConnection::open(&self.pool).await.map_err(error::driver)?;
-        let query = sqlx::query_with(sql, bind(params)?);
-        let answer = in_time(query.fetch_all(&mut *connection)).await;
-        connection.mark_answered(&answer);
+        let values = bind(params)?;
+        let mut left = self.pool.options().get_max_connections();
+        let answer = loop {
+            let mut connection = JobConnection::open(&self.pool).await.map_err(error::driver)?;
+            let query = sqlx::query_with(sql, values.clone());
+            let answer = in_time(query.fetch_all(&mut *connection)).await;
+            connection.mark_answered(&answer);
+            match answer {
+                // It idled for too long and was closed; nothing was done.
+                Err(error) if left > 0 && is_unheard(&error) => left -= 1,
+                answer => break answer,
+            }
+        };
         answer.map_err(error::driver)?.iter().map(cells).collect()
     }
 

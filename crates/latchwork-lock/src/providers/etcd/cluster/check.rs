@@ -40,7 +40,7 @@ impl Cluster {
         let ErrorKind::Unavailable { during, reason, .. } = error.kind() else { return error };
         const PLAIN: &str = "does the server speak TLS? If not, write etcd:// and not etcds://";
         const CERTIFICATE: &str = "a server that demands a client certificate does this too: give it \
-            one with cert=FILE and key=FILE, signed by its own authority";
+            one with tls-cert=FILE and tls-key=FILE, signed by its own authority";
         let hint = match reason {
             _ if !tls => return error,
             reason if reason.contains("handshake eof") => PLAIN.to_owned(),

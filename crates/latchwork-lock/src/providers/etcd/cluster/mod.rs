@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::config::Address;
-use super::error::RequestError;
+use super::error::{RequestError, is_handshake};
 
 /// How long an answer may take. An election lasts a second or two.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -36,6 +36,8 @@ pub(super) struct Member {
     client: Client,
     /// Its index in the address.
     index: usize,
+    /// Whether it has answered by this connection.
+    has_answered: AtomicBool,
 }
 
 impl Member {
@@ -46,6 +48,7 @@ impl Member {
             watch: client.watch_client(),
             client,
             index,
+            has_answered: AtomicBool::new(false),
         }
     }
 }
@@ -158,9 +161,26 @@ impl Cluster {
     {
         let member = self.member(during).await?;
         let error = match timeout(REQUEST_TIMEOUT, request(member.clone())).await {
-            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Ok(answer)) => {
+                if !member.has_answered.load(Ordering::Relaxed) {
+                    member.has_answered.store(true, Ordering::Relaxed);
+                }
+                return Ok(answer);
+            }
             Ok(Err(error)) => RequestError::from_driver(during, error),
             Err(_) => RequestError::timed_out(during, REQUEST_TIMEOUT),
+        };
+        // The driver opens a connection anew with the certificates of the first one. Where these have
+        // expired, or the server's authority has changed, the files may have newer ones.
+        let error = match error {
+            RequestError::Rejected(error) if is_handshake(&error) => {
+                self.mark_failed(&member);
+                match member.has_answered.load(Ordering::Relaxed) {
+                    true => RequestError::lost_handshake(during, &error),
+                    false => RequestError::Rejected(error),
+                }
+            }
+            error => error,
         };
         if matches!(error, RequestError::Unknown(_)) {
             self.mark_failed(&member);
@@ -257,7 +277,8 @@ async fn connect(
 ) -> Result<Member, RequestError> {
     let endpoint = &address.endpoints[index];
     // This opens no connection yet, unless there is a password to check.
-    let connecting = Client::connect([endpoint], Some(address.options.clone()));
+    let options = address.options().map_err(RequestError::Rejected)?;
+    let connecting = Client::connect([endpoint], Some(options));
     match timeout(REQUEST_TIMEOUT, connecting).await {
         Ok(Ok(client)) => Ok(Member::new(client, index)),
         Ok(Err(error)) => Err(RequestError::from_driver(during, error)),

@@ -164,6 +164,11 @@ impl Store {
         }
     }
 
+    /// How many keys have an entry.
+    pub(super) fn entries(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().entries.iter_mut().count()).sum()
+    }
+
     /// Leases begin a lag after the moment that was read, and are shown from then on.
     fn reporter(&self) -> Reporter {
         Reporter::new(&*self.clock).ahead(self.lag)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use latchwork_sql::postgres::{JobConnection, in_time, is_mixed_up, is_silence};
+use latchwork_sql::postgres::{JobConnection, in_time, is_broken, is_mixed_up};
 use sqlx::postgres::{PgPool, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
@@ -24,6 +24,23 @@ pub(super) type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgre
 
 /// The shortest time between two heartbeats of a process that waits.
 const BEAT: Duration = Duration::from_millis(700);
+
+/// Does what may be repeated. A pooled connection may have been ended by the server while nobody used
+/// it, and then it is done on the next one; each that fails is closed, so this ends.
+macro_rules! on_open_connection {
+    ($pool:expr, |$connection:ident| $job:block) => {{
+        let mut left = ($pool).options().get_max_connections();
+        loop {
+            let mut $connection = JobConnection::open($pool).await?;
+            let done = in_time(async { $job }).await;
+            $connection.mark_answered(&done);
+            match done {
+                Err(error) if left > 0 && is_broken(&error) => left -= 1,
+                done => break done,
+            }
+        }
+    }};
+}
 
 /// Runs all work on the database that must run to its end.
 pub(super) static BACKGROUND: Background = Background::new(error::NAME);
@@ -216,21 +233,26 @@ impl Store {
         Ok((out, rules, now))
     }
 
-    /// Lifts the fences to the clock, where they are far below it.
-    pub(super) async fn raise_fences(&self) -> sqlx::Result<()> {
+    /// Lifts the fences to the clock, where they are far below it. Gives the rights that the user
+    /// lacks, for this or for anything else.
+    pub(super) async fn raise_fences(&self) -> sqlx::Result<Option<String>> {
         let mut connection = JobConnection::open(&self.pool).await?;
         let raise = schema::raise(record::number_of("latchwork_lock_fence", ""));
-        match in_time(sqlx::raw_sql(AssertSqlSafe(raise)).execute(&mut *connection)).await {
-            Ok(raised) => {
-                connection.mark_answered(&Ok(raised));
+        let raised = in_time(sqlx::raw_sql(AssertSqlSafe(raise)).fetch_all(&mut *connection)).await;
+        let error = match raised {
+            Ok(rows) => {
+                connection.mark_answered(&Ok(()));
                 connection.return_to_pool().await;
-                Ok(())
+                return Ok(missing_of(&rows));
             }
-            Err(error) => Err(undo(connection, error).await),
-        }
+            Err(error) => undo(connection, error).await,
+        };
+        // Whatever failed may have failed for want of a right.
+        let rows = self.execute_raw(schema::missing_rights()).await?;
+        missing_of(&rows).map_or(Err(error), |missing| Ok(Some(missing)))
     }
 
-    /// A statement without parameters, which passes any pooler.
+    /// A statement without parameters, which passes any pooler. It may be sent twice.
     pub(super) async fn execute_raw(&self, sql: String) -> sqlx::Result<Vec<PgRow>> {
         execute_raw(&self.pool, sql).await
     }
@@ -277,7 +299,7 @@ impl Store {
         during: &'static str,
         key: &Key,
     ) -> Result<(Rules<RequesterInfo>, Moment)> {
-        let query = self.query(schema::PEEK).bind(key.as_str());
+        let query = || self.query(schema::PEEK).bind(key.as_str());
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let row = rows.first().ok_or_else(|| error::unreadable(during, "no answer"))?;
         self.viewed(during, row)
@@ -293,7 +315,8 @@ impl Store {
         // One more than wanted tells whether there is more.
         let limit = i64::try_from(page.limit.saturating_add(1)).unwrap_or(i64::MAX);
         let after = page.after.clone().unwrap_or_default();
-        let query = self.query(schema::LIST).bind(prefix.to_owned()).bind(after).bind(limit);
+        let query =
+            || self.query(schema::LIST).bind(prefix.to_owned()).bind(after.clone()).bind(limit);
         let rows = self.read(query).await.map_err(|e| error::driver(during, e))?;
         let mut keys: Vec<Inspection> = Vec::new();
         for row in rows {
@@ -306,7 +329,7 @@ impl Store {
 
     /// Keys with something that ran out, which nobody has asked for since.
     pub(super) async fn left_over(&self) -> sqlx::Result<Vec<Key>> {
-        let rows = self.read(self.query(schema::SWEEP)).await?;
+        let rows = self.read(|| self.query(schema::SWEEP)).await?;
         let keys = rows.iter().filter_map(|row| row.try_get::<String, _>(0).ok());
         Ok(keys.filter_map(|key| Key::try_from(key).ok()).collect())
     }
@@ -317,16 +340,13 @@ impl Store {
         name: &str,
         fence: Fence,
     ) -> sqlx::Result<Result<(), StaleFence>> {
-        let mut connection = JobConnection::open(&self.pool).await?;
-        let checked = in_time(async {
+        // To check the same fence again changes nothing.
+        on_open_connection!(&self.pool, |connection| {
             let mut tx = connection.begin().await?;
             let checked = PostgresFenceGate::check(&mut tx, name, fence).await?;
             tx.commit().await?;
             Ok(checked)
         })
-        .await;
-        connection.mark_answered(&checked);
-        checked
     }
 
     fn viewed(&self, during: &'static str, row: &PgRow) -> Result<(Rules<RequesterInfo>, Moment)> {
@@ -338,17 +358,13 @@ impl Store {
     }
 
     /// In a transaction where a pooler might else give the parts of a statement to two servers.
-    async fn read(&self, query: Query<'_>) -> sqlx::Result<Vec<PgRow>> {
-        let mut connection = JobConnection::open(&self.pool).await?;
-        let rows = in_time(async {
+    async fn read<'q>(&self, query: impl Fn() -> Query<'q>) -> sqlx::Result<Vec<PgRow>> {
+        on_open_connection!(&self.pool, |connection| {
             let mut tx = connection.begin().await?;
-            let rows = query.fetch_all(&mut *tx).await?;
+            let rows = query().fetch_all(&mut *tx).await?;
             tx.commit().await?;
             Ok(rows)
         })
-        .await;
-        connection.mark_answered(&rows);
-        rows
     }
 
     /// A statement that the session remembers only where the session is ours. The driver would look
@@ -403,6 +419,11 @@ impl Store {
     }
 }
 
+/// The rights that are missing, among the rows of a message that asked for them.
+fn missing_of(rows: &[PgRow]) -> Option<String> {
+    rows.iter().find_map(|row| row.try_get::<Option<String>, _>("missing").ok()).flatten()
+}
+
 /// The number of a key's advisory lock.
 pub(super) fn lock_number(key: &Key) -> i64 {
     record::number_of("latchwork_lock:", key.as_str())
@@ -440,10 +461,9 @@ async fn doubt(pool: &PgPool, clients: &BTreeMap<Arc<str>, Moment>, now: Moment)
 }
 
 async fn execute_raw(pool: &PgPool, sql: String) -> sqlx::Result<Vec<PgRow>> {
-    let mut connection = JobConnection::open(pool).await?;
-    let rows = in_time(sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *connection)).await;
-    connection.mark_answered(&rows);
-    rows
+    on_open_connection!(pool, |connection| {
+        sqlx::raw_sql(AssertSqlSafe(sql.clone())).fetch_all(&mut *connection).await
+    })
 }
 
 /// Ends a transaction by its last word.
@@ -459,19 +479,6 @@ async fn undo(connection: JobConnection, error: sqlx::Error) -> sqlx::Error {
         let _ = end(connection, schema::ROLLBACK).await;
     }
     error
-}
-
-/// Whether the connection is gone and nothing was done.
-pub(super) fn is_broken(error: &sqlx::Error) -> bool {
-    match error {
-        // To ask the next one would take as long again.
-        error if is_silence(error) => false,
-        sqlx::Error::Io(io) => io.kind() != std::io::ErrorKind::ConnectionRefused,
-        sqlx::Error::Database(told) => {
-            matches!(told.code().as_deref(), Some("57P01" | "57P02" | "08006" | "08003"))
-        }
-        _ => false,
-    }
 }
 
 /// Whether somebody has been in the middle of an edit for longer than a message waits.
