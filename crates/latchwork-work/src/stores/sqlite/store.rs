@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use latchwork_lock::{Clock, SystemClock};
-use latchwork_sql::sqlite::{Options, Sqlite, migrate};
+use latchwork_sql::sqlite::{BUSY_TIMEOUT, Options, Sqlite, explain_direct, migrate};
 use parking_lot::Mutex;
 use sqlx::{SqliteConnection, SqlitePool};
 
@@ -45,6 +45,8 @@ impl SqliteStore {
         writing.commit().await.map_err(error::driver)?;
         let direct = sqlite.direct().await.map_err(error::sql)?;
         let reader = direct.connect().map_err(error::sql)?;
+        // Readers wait for nobody, but for the one that recovers the file after a crash.
+        reader.busy_timeout(BUSY_TIMEOUT).map_err(|e| error::sql(explain_direct(e)))?;
         reader.set_prepared_statement_cache_capacity(16);
         let (writer, reader) = (Writer::new(direct), Arc::new(Mutex::new(Some(reader))));
         Ok(SqliteStore { sqlite, writer, reader, time })
