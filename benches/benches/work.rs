@@ -2,22 +2,26 @@
 //!
 //! `LATCHWORK_TEST_POSTGRES=postgres://… cargo bench -p latchwork-benches --bench work` takes some
 //! minutes; `postgres`, `sqlite` behind `--` choose a part. An item of 1 KiB is claimed and submitted,
-//! with its whole audit trail; a unit is two transactions of one one-row UPDATE each. Goals are printed
+//! with its whole audit trail; a unit is two transactions of one one-row UPDATE each. A third part sets
+//! items with limits beside items without. Goals are printed
 //! and not asserted: a busy machine is no fault of the code.
 #![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use latchwork_benches::{Contender, Goal, Scale, Table, missing, race, runtime, tasks, wants};
 use latchwork_work::{
-    Actor, Checkout, DynamicOrderType, OrderTypes, PlannedItem, Proposal, Submission, WorkManager,
+    Actor, Checkout, DynamicOrderType, OrderTypes, PlannedItem, Proposal, Submission, TypeSettings,
+    WorkManager,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, PgPool, SqlitePool};
 use tokio::runtime::Runtime;
 
 const TYPE: &str = "bench";
+
+/// The same with limits: of the type, of agents, and of 64 keys; none of them is reached.
+const LIMITED: &str = "limited";
 
 fn main() -> ExitCode {
     let (runtime, scale) = (runtime(), Scale::from_args());
@@ -73,6 +77,9 @@ fn sqlite(scale: Scale, runtime: &Runtime) {
         };
         drain(scale, runtime, &work, agents, batch, &mut table, goal, raw);
     }
+    for agents in [1, 8] {
+        limits(scale, runtime, &work, agents, &mut table);
+    }
     table.print(scale);
 }
 
@@ -118,43 +125,140 @@ fn postgres(scale: Scale, runtime: &Runtime, server: &str) {
             };
             drain(scale, runtime, &work, agents, batch, &mut table, Goal::None, raw);
         }
+        for agents in [1, 8] {
+            limits(scale, runtime, &work, agents, &mut table);
+        }
     }
     table.print(scale);
 }
 
-/// Drains a queue once, and prints items per second.
+/// Drains a queue once, and prints items per second, and what an item costs the server: bytes of WAL and
+/// transactions. Behind the address may stand: `limits`; `reader`, a snapshot that is held open meanwhile;
+/// `finished=N`, items that are done before; `rate=N`, which claims so many a second and prints how long
+/// claims take instead.
 #[expect(clippy::print_stdout, reason = "the figure is what it is for")]
 fn drain_once(runtime: &Runtime, told: &str) -> ExitCode {
     let parts: Vec<_> = told.split(' ').collect();
-    let [items, agents, batch, url] = parts[..] else { return ExitCode::FAILURE };
+    let [items, agents, batch, url, options @ ..] = &parts[..] else { return ExitCode::FAILURE };
     let number = |text: &str| text.parse::<u64>().expect("a number");
     let (items, agents, batch) = (number(items), number(agents), number(batch));
-    let work = runtime.block_on(async {
-        let work = connect(url).await;
-        let client = work.client(Actor::user("bench").expect("a name"));
-        let mut left = items;
-        while left > 0 {
-            let some = left.min(5_000);
-            client.propose(Proposal::new(TYPE, json!({ "items": some }))).await.expect("proposed");
-            left -= some;
-        }
+    let option =
+        |name: &str| options.iter().find_map(|option| option.strip_prefix(name)).map(number);
+    let order_type = if options.contains(&"limits") { LIMITED } else { TYPE };
+    let work = runtime.block_on(connect(url));
+    let fill = |items: u64| {
+        runtime.block_on(async {
+            let client = work.client(Actor::user("bench").expect("a name"));
+            let mut left = items;
+            while left > 0 {
+                let some = left.min(5_000);
+                let proposal = Proposal::new(order_type, json!({ "items": some }));
+                client.propose(proposal).await.expect("proposed");
+                left -= some;
+            }
+        });
+    };
+    if let Some(finished) = option("finished=") {
+        fill(finished);
+        tasks(runtime, 4, 4, |task, _| agent(work.clone(), order_type, task, 200, u64::MAX));
+    }
+    fill(items);
+    let mut admin = runtime.block_on(async {
         let mut admin = PgConnection::connect(url).await.expect("a connection");
-        sqlx::raw_sql("VACUUM ANALYZE").execute(&mut admin).await.expect("analyzed");
-        work
+        sqlx::raw_sql("VACUUM ANALYZE; CHECKPOINT").execute(&mut admin).await.expect("analyzed");
+        admin
     });
+    let reader = options.contains(&"reader").then(|| {
+        runtime.block_on(async {
+            let mut reader = PgConnection::connect(url).await.expect("a connection");
+            let begin =
+                "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM latchwork_work_item";
+            sqlx::raw_sql(begin).execute(&mut reader).await.expect("a snapshot");
+            reader
+        })
+    });
+    if let Some(rate) = option("rate=") {
+        return latency(runtime, &work, &mut admin, items, rate);
+    }
+    let before = runtime.block_on(cost(&mut admin));
     let begin = std::time::Instant::now();
-    tasks(runtime, agents, agents, |task, _| agent(work.clone(), task, batch, u64::MAX));
-    println!("{:.0}", items as f64 / begin.elapsed().as_secs_f64());
+    tasks(runtime, agents, agents, |task, _| {
+        agent(work.clone(), order_type, task, batch, u64::MAX)
+    });
+    let rate = items as f64 / begin.elapsed().as_secs_f64();
+    // Sessions tell what they did at their end.
+    runtime.block_on(work.close());
+    let after = runtime.block_on(cost(&mut admin));
+    drop(reader);
+    let each = |n: usize| (after[n] - before[n]) / items as f64;
+    println!("{rate:.0} {:.0} {:.2}", each(0), each(1));
+    ExitCode::SUCCESS
+}
+
+/// Bytes of WAL and transactions of the database until now.
+async fn cost(admin: &mut PgConnection) -> [f64; 2] {
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let ask = "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, \
+               (xact_commit + xact_rollback)::float8 FROM pg_stat_database \
+               WHERE datname = current_database()";
+    let (wal, transactions) = sqlx::query_as(ask).fetch_one(admin).await.expect("figures");
+    [wal, transactions]
+}
+
+/// Claims and submits at a steady rate, and prints how long claims take beside round trips.
+#[expect(clippy::print_stdout, reason = "the figure is what it is for")]
+fn latency(
+    runtime: &Runtime,
+    work: &WorkManager,
+    admin: &mut PgConnection,
+    items: u64,
+    rate: u64,
+) -> ExitCode {
+    let every = std::time::Duration::from_secs(1) / u32::try_from(rate).expect("a rate");
+    let (mut claims, mut trips) = runtime.block_on(async {
+        let mut ticks = tokio::time::interval(every);
+        let mut claims = tokio::task::JoinSet::new();
+        let mut trips = Vec::new();
+        for n in 0..items {
+            ticks.tick().await;
+            let client = work.client(Actor::agent(format!("agent-{}", n % 32)).expect("a name"));
+            claims.spawn(async move {
+                let begin = std::time::Instant::now();
+                let got = client.checkout(Checkout::of_type(TYPE)).await.expect("checked out");
+                let took = begin.elapsed();
+                for lease in &got.leases {
+                    client.submit(Submission::new(lease, json!(1))).await.expect("submitted");
+                }
+                took.as_secs_f64() * 1e3
+            });
+            if n % 10 == 0 {
+                let begin = std::time::Instant::now();
+                sqlx::query("SELECT 1").execute(&mut *admin).await.expect("an answer");
+                trips.push(begin.elapsed().as_secs_f64() * 1e3);
+            }
+        }
+        (claims.join_all().await, trips)
+    });
+    claims.sort_by(f64::total_cmp);
+    trips.sort_by(f64::total_cmp);
+    let of = latchwork_benches::percentile;
+    println!(
+        "claims p50 {:.2} ms, p99 {:.2} ms; SELECT 1 p50 {:.2} ms, p99 {:.2} ms",
+        of(&claims, 50.0),
+        of(&claims, 99.0),
+        of(&trips, 50.0),
+        of(&trips, 99.0)
+    );
     ExitCode::SUCCESS
 }
 
 /// Claims and submits until it has done so many items, or none is left.
-async fn agent(work: WorkManager, task: u64, batch: u64, items: u64) {
+async fn agent(work: WorkManager, order_type: &str, task: u64, batch: u64, items: u64) {
     let client = work.client(Actor::agent(format!("agent-{task}")).expect("a name"));
     let mut left = items;
     while left > 0 {
         let limit = u32::try_from(batch.min(left)).unwrap_or(1);
-        let got = client.checkout(Checkout::of_type(TYPE).limit(limit)).await;
+        let got = client.checkout(Checkout::of_type(order_type).limit(limit)).await;
         let leases = got.expect("checked out").leases;
         let done: Vec<_> = leases.iter().map(|lease| Submission::new(lease, json!(1))).collect();
         if done.is_empty() {
@@ -173,6 +277,14 @@ async fn connect(url: &str) -> WorkManager {
         Ok((0..count).map(|n| PlannedItem::new(json!({"n": n, "body": body}))).collect())
     };
     types.add_dynamic(DynamicOrderType::new(TYPE).plan(split)).expect("a type");
+    let keyed = move |payload: &serde_json::Value| {
+        let items: Vec<PlannedItem<serde_json::Value>> = split(payload)?;
+        let keyed = items.into_iter().enumerate();
+        Ok(keyed.map(|(n, item)| item.concurrency(format!("key-{}", n % 64), 50)).collect())
+    };
+    let settings = TypeSettings { max_leases: Some(10_000), ..TypeSettings::default() };
+    let limited = DynamicOrderType::new(LIMITED).plan(keyed).settings(settings);
+    types.add_dynamic(limited).expect("a type");
     WorkManager::builder(types).connect(url).await.expect("a database")
 }
 
@@ -188,25 +300,44 @@ fn drain(
     goal: Goal,
     raw: impl FnMut(u64),
 ) {
-    let work = Arc::new(work.clone());
-    let mut ready = 0;
-    let ours = |n: u64| {
-        let needed = n.div_ceil(agents).div_ceil(batch) * batch * agents;
-        if ready < needed {
-            let items = needed.max(scale.pick(5_000, 20));
-            let client = work.client(Actor::user("bench").expect("a name"));
-            let proposal = Proposal::new(TYPE, json!({ "items": items }));
-            runtime.block_on(client.propose(proposal)).expect("proposed");
-            ready += items;
-        }
-        ready -= needed;
-        let work = work.clone();
-        tasks(runtime, agents, n, move |task, each| {
-            agent(WorkManager::clone(&work), task, batch, each)
-        });
-    };
+    let ours = items_of(scale, runtime, work, TYPE, agents, batch);
     let mut contenders = [Contender::new("ours", ours), Contender::new("raw", raw)];
     let ratio = race(scale, &mut contenders).first_faster_than(1);
     let name = format!("{agents} agents, batches of {batch}");
     table.row(&name, "two UPDATEs", ratio.median, ratio.to_string(), goal);
+}
+
+/// Items with limits beside items without.
+fn limits(scale: Scale, runtime: &Runtime, work: &WorkManager, agents: u64, table: &mut Table) {
+    let mut contenders = [
+        Contender::new("limits", items_of(scale, runtime, work, LIMITED, agents, 1)),
+        Contender::new("plain", items_of(scale, runtime, work, TYPE, agents, 1)),
+    ];
+    let ratio = race(scale, &mut contenders).first_faster_than(1);
+    let name = format!("{agents} agents, with limits");
+    table.row(&name, "without", ratio.median, ratio.to_string(), Goal::AtLeast(0.7));
+}
+
+/// Agents that do a number of items of a type, which are there before.
+fn items_of(
+    scale: Scale,
+    runtime: &Runtime,
+    work: &WorkManager,
+    order_type: &'static str,
+    agents: u64,
+    batch: u64,
+) -> impl FnMut(u64) {
+    let mut ready = 0;
+    move |n: u64| {
+        let needed = n.div_ceil(agents).div_ceil(batch) * batch * agents;
+        if ready < needed {
+            let items = needed.max(scale.pick(5_000, 20));
+            let client = work.client(Actor::user("bench").expect("a name"));
+            let proposal = Proposal::new(order_type, json!({ "items": items }));
+            runtime.block_on(client.propose(proposal)).expect("proposed");
+            ready += items;
+        }
+        ready -= needed;
+        tasks(runtime, agents, n, |task, each| agent(work.clone(), order_type, task, batch, each));
+    }
 }

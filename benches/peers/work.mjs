@@ -1,4 +1,5 @@
-// Drains a queue with a peer, and prints jobs per second: node work.mjs PEER JOBS CONCURRENCY BATCH URL
+// Drains a queue with a peer, and prints jobs per second, and bytes of WAL and transactions per job:
+// node work.mjs PEER JOBS CONCURRENCY BATCH URL
 // The clock stops when the last completion is stored, which is asked of the database.
 import pg from "pg";
 
@@ -16,8 +17,19 @@ async function until(sql, expected) {
   }
 }
 
+// Bytes of WAL and transactions until now. Sessions tell what they did at their end.
+async function cost() {
+  await sleep(300);
+  const { rows } = await pool.query(
+    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8 AS wal, (xact_commit + xact_rollback)::float8 AS tx FROM pg_stat_database WHERE datname = current_database()",
+  );
+  return rows[0];
+}
+
+let before;
+
 async function graphile() {
-  const { run, runMigrations } = await import("graphile-worker");
+  const { Logger, run, runMigrations } = await import("graphile-worker");
   const schema = "graphile_worker";
   await runMigrations({ connectionString: url });
   await pool.query(
@@ -25,6 +37,8 @@ async function graphile() {
     [jobs, body],
   );
   await pool.query("VACUUM ANALYZE");
+  await pool.query("CHECKPOINT");
+  before = await cost();
   const preset = batch > 1
     ? { worker: { localQueue: { size: Math.max(batch, concurrency + 1) }, completeJobBatchDelay: 0, failJobBatchDelay: 0 } }
     : {};
@@ -36,7 +50,7 @@ async function graphile() {
     pollInterval: 1000,
     maxPoolSize: Math.min(concurrency + 2, 32),
     taskList: { noop: async () => {} },
-    logger: undefined,
+    logger: new Logger(() => () => {}), // a line for each job would be a part of what is measured
     preset,
   });
   await until(`SELECT count(*) AS n FROM ${schema}._private_jobs`, 0);
@@ -56,6 +70,8 @@ async function pgboss() {
     await boss.insert("noop", part);
   }
   await pool.query("VACUUM ANALYZE");
+  await pool.query("CHECKPOINT");
+  before = await cost();
   const begin = performance.now();
   const agent = async () => {
     for (;;) {
@@ -77,6 +93,8 @@ if (!peers[peer]) {
   process.exit(2);
 }
 const seconds = await peers[peer]();
-console.log(Math.round(jobs / seconds));
+const after = await cost();
+const each = (name) => (after[name] - before[name]) / jobs;
+console.log(`${Math.round(jobs / seconds)} ${Math.round(each("wal"))} ${each("tx").toFixed(2)}`);
 await pool.end();
 process.exit(0);

@@ -106,6 +106,7 @@ fn status_of(code: &str) -> u16 {
         "order_not_found" | "item_not_found" => 404,
         "illegal_transition"
         | "lease_expired"
+        | "limit_reached"
         | "conflict"
         | "order_state"
         | "not_ready"

@@ -182,6 +182,19 @@ pub enum ErrorKind {
         /// The lease.
         id: LeaseId,
     },
+    /// A limit on leases is reached.
+    #[error(
+        "the limit {limit:?} is reached: {held} of {max} are leased; wait until one of them ends"
+    )]
+    #[non_exhaustive]
+    LimitReached {
+        /// `agent:…`, `type:…` or `key:…`.
+        limit: String,
+        /// How many leases count for it.
+        held: u32,
+        /// How many may.
+        max: u32,
+    },
     /// The order was changed by somebody else since it was read.
     #[error("the {entity} was changed by somebody else meanwhile; read it again and decide anew")]
     #[non_exhaustive]
@@ -338,7 +351,7 @@ pub enum ErrorKind {
 
 impl Error {
     /// Every code with its meaning, and whether it is temporary.
-    pub const CODES: [(&'static str, &'static str, bool); 30] = [
+    pub const CODES: [(&'static str, &'static str, bool); 31] = [
         ("unknown_name", "a state, event type or other name does not exist", false),
         ("invalid_declaration", "a declaration in a file has a mistake", false),
         ("order_type_not_found", "there is no order type of this name", false),
@@ -358,6 +371,7 @@ impl Error {
         ("item_not_found", "there is no item with this id", false),
         ("lease_expired", "the lease on an item is over", false),
         ("lease_foreign", "the lease on an item belongs to another agent", false),
+        ("limit_reached", "a limit on leases is reached", true),
         ("conflict", "an order or item was changed by somebody else meanwhile", true),
         ("version_mismatch", "the order has another version than the caller has seen", false),
         ("order_state", "the order is in no state for this operation", false),
@@ -400,6 +414,7 @@ impl Error {
             ErrorKind::ItemNotFound { .. } => "item_not_found",
             ErrorKind::LeaseExpired { .. } => "lease_expired",
             ErrorKind::LeaseForeign { .. } => "lease_foreign",
+            ErrorKind::LimitReached { .. } => "limit_reached",
             ErrorKind::Conflict { .. } => "conflict",
             ErrorKind::VersionMismatch { .. } => "version_mismatch",
             ErrorKind::OrderState { .. } => "order_state",

@@ -29,6 +29,8 @@ mod item;
 mod lease;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod manager;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod metrics;
 mod names;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod notify;

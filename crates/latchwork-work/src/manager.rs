@@ -8,6 +8,7 @@ mod claim;
 mod client;
 mod follow;
 mod heartbeat;
+mod inputs;
 mod lease_end;
 mod listen;
 mod lookup;
@@ -33,6 +34,7 @@ pub use blockers::{Blocker, BlockerCode, BlockerGroup, ItemExplanation, OrderExp
 pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
 pub use client::{Answer, WorkClient};
+pub(crate) use inputs::Inputs;
 pub use lease_end::Failure;
 pub use listen::{
     EventFilter, EventPage, ListenFrom, Listener, ListenerPosition, SealNotices, Subscription,
@@ -90,6 +92,7 @@ pub(crate) struct Inner {
     pub(crate) tables: TransitionTables,
     pub(crate) max_leases_per_agent: Option<u32>,
     pub(crate) wake: wake::Wake,
+    pub(crate) inputs: Inputs,
     /// For waiting only: leases are judged by the store's clock.
     pub(crate) clock: Arc<dyn latchwork_lock::Clock>,
     /// When this process last opened what had become due.
@@ -115,6 +118,23 @@ impl WorkManager {
     /// The transition tables in force.
     pub fn tables(&self) -> &TransitionTables {
         &self.inner.tables
+    }
+
+    /// Wakes who waits for items of these types, which a lane held back.
+    pub(crate) fn wake_opened(&self, types: std::collections::BTreeSet<String>) {
+        if !types.is_empty() {
+            self.inner.wake.notify(types.into_iter().collect());
+        }
+    }
+
+    /// Wakes who waits for items that limits of these types, or of the agent, held back.
+    pub(crate) fn wake_freed(&self, types: impl IntoIterator<Item = String>) {
+        let mut types: std::collections::BTreeSet<_> = types.into_iter().collect();
+        if !types.is_empty() && self.inner.max_leases_per_agent.is_some() {
+            // The agent may wait for anything.
+            types.extend(self.types().iter().map(|known| known.name().to_owned()));
+        }
+        self.wake_opened(types);
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -143,24 +163,28 @@ impl std::fmt::Debug for WorkManager {
 pub(crate) const TRIES: u32 = 10;
 
 /// One transaction: the block's value once it is committed. It begins anew where two transactions met
-/// and neither has changed anything.
+/// and neither has changed anything. With `begin_short` it changes a few rows, and waits for nothing but
+/// the database.
 macro_rules! transact {
-    ($manager:expr, $session:ident => $body:block) => {{
+    ($manager:expr, $session:ident => $body:block) => {
+        $crate::manager::transact!(begin, $manager, $session => $body)
+    };
+    ($begin:ident, $manager:expr, $session:ident => $body:block) => {{
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut session = $manager.store().begin().await?;
+            let mut session = $manager.store().$begin().await?;
             let done: $crate::Result<_> = async {
                 let $session = &mut session;
                 $body
             }
             .await;
             let done = match done {
-                Ok(value) => session.commit().await.map(|()| value),
-                Err(error) => {
-                    let _ = session.rollback().await;
-                    Err(error)
-                }
+                Ok(value) => session.commit().await.map(|opened| {
+                    $manager.wake_opened(opened);
+                    value
+                }),
+                Err(error) => Err(session.rollback().await.err().unwrap_or(error)),
             };
             match done {
                 Err(error)

@@ -33,6 +33,7 @@ pub(crate) use keys::{IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use listeners::Range;
+pub(crate) use orders::{has_to_follow, look};
 pub(crate) use param::{Cell, Cells, Param, json, params};
 pub(crate) use query::{Listings, Select};
 pub(crate) use ready::{Pick, PickFrom};
@@ -63,6 +64,18 @@ impl Store {
         }
     }
 
+    /// A transaction that changes a few rows and waits for nothing else.
+    pub(crate) async fn begin_short(&self) -> Result<Session<'static>> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Store::Sqlite(store) => {
+                store.begin_short().await.map(Connection::Sqlite).map(Session::new)
+            }
+            #[cfg(feature = "postgres")]
+            Store::Postgres(_) => self.begin().await,
+        }
+    }
+
     /// A transaction that reads one snapshot.
     pub(crate) async fn begin_read(&self) -> Result<Session<'static>> {
         match self {
@@ -79,12 +92,16 @@ impl Store {
 }
 
 impl Store {
-    /// One statement that reads, as a transaction by itself where the database can do that.
+    /// One statement that reads a few rows, as a transaction by itself where the database can do that.
     pub(crate) async fn fetch_once(
         &self,
         sql: impl Fn(&Statements) -> &'static str,
         params: Vec<Param>,
     ) -> Result<Vec<Cells>> {
+        #[cfg(feature = "sqlite")]
+        if let Store::Sqlite(store) = self {
+            return store.fetch_few(sql(store.statements()), params);
+        }
         #[cfg(feature = "postgres")]
         if let Store::Postgres(store) = self
             && store.has_scripts()
@@ -95,6 +112,18 @@ impl Store {
         let found = session.fetch(sql(session.sql()), params).await;
         let _ = session.rollback().await;
         found
+    }
+}
+
+impl Store {
+    /// The time for a statement that reads by itself; none where the database says it.
+    fn time_of_reads(&self) -> Option<i64> {
+        match self {
+            #[cfg(feature = "sqlite")]
+            Store::Sqlite(store) => Some(store.now().timestamp_micros()),
+            #[cfg(feature = "postgres")]
+            Store::Postgres(_) => None,
+        }
     }
 }
 

@@ -18,6 +18,8 @@ cases![
     w02_a_waiting_checkout_is_woken_by_a_proposal_of_another_process,
     w02_a_waiting_checkout_is_woken_by_a_release,
     w02_a_waiting_checkout_is_woken_when_a_limit_frees,
+    w02_a_waiting_checkout_of_another_type_is_woken_when_a_shared_key_frees,
+    w02_a_waiting_checkout_of_another_type_is_woken_when_the_agent_may_lease,
     w02_a_waiting_checkout_gets_what_becomes_due,
     w02_many_waiters_share_what_comes,
     w02_a_checkout_that_waited_in_vain_says_so,
@@ -194,6 +196,61 @@ async fn w02_a_waiting_checkout_is_woken_when_a_limit_frees(f: Fixture) {
         assert_eq!(waiter.await.expect("no panic"), 1);
         fastest = fastest.min(begun.elapsed());
         user(&work, "ada").requeue(held.order_id, "again").await.expect("requeued");
+    }
+    assert!(fastest < WOKEN, "woken and not polling: {fastest:?}");
+}
+
+/// A type whose only item has the key that all of them share.
+fn of_one_key(name: &str) -> latchwork_work::DynamicOrderType {
+    let item = || latchwork_work::PlannedItem::new(json!(null)).concurrency("repo:1", 1);
+    latchwork_work::DynamicOrderType::new(name).plan(move |_: &Value| Ok(vec![item()]))
+}
+
+async fn w02_a_waiting_checkout_of_another_type_is_woken_when_a_shared_key_frees(f: Fixture) {
+    let work = f.with_types([of_one_key("a"), of_one_key("b")]).await;
+    let (one, two) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
+    for by_submission in [true, false] {
+        let mut fastest = LONG;
+        for _ in 0..3 {
+            propose(&work, "a", 1).await;
+            let held = lease(&one).await;
+            let b = propose(&work, "b", 1).await;
+            let waiter = waiting(&two, Checkout::of_type("b")).await;
+            let begun = Timer::start();
+            match by_submission {
+                true => submit(&one, &held).await,
+                false => {
+                    let failure = latchwork_work::Failure::new("x", "y").permanent();
+                    one.fail(held.id, failure).await.expect("failed");
+                }
+            }
+            assert_eq!(waiter.await.expect("no panic"), 1);
+            fastest = fastest.min(begun.elapsed());
+            user(&work, "ada").requeue(b.id, "again").await.expect("requeued");
+            let again = lease(&two).await;
+            submit(&two, &again).await;
+        }
+        assert!(fastest < WOKEN, "woken and not polling: {fastest:?}");
+    }
+}
+
+async fn w02_a_waiting_checkout_of_another_type_is_woken_when_the_agent_may_lease(f: Fixture) {
+    let builder = latchwork_work::WorkManager::builder(super::fixture::types());
+    let work = f.open(builder.max_leases_per_agent(1)).await;
+    let client = agent(&work, "agent-1");
+    let mut fastest = LONG;
+    for _ in 0..3 {
+        propose(&work, PLAIN, 1).await;
+        let held = lease(&client).await;
+        let other = propose(&work, "other", 1).await;
+        let waiter = waiting(&client, Checkout::of_type("other")).await;
+        let begun = Timer::start();
+        submit(&client, &held).await;
+        assert_eq!(waiter.await.expect("no panic"), 1);
+        fastest = fastest.min(begun.elapsed());
+        user(&work, "ada").requeue(other.id, "again").await.expect("requeued");
+        let again = lease(&client).await;
+        submit(&client, &again).await;
     }
     assert!(fastest < WOKEN, "woken and not polling: {fastest:?}");
 }

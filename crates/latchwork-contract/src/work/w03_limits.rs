@@ -36,6 +36,9 @@ cases![
     w03_a_claim_reclaims_the_expired_leases_of_its_limit,
     w03_every_end_of_a_lease_frees_its_limits,
     w03_a_raised_limit_counts_at_once,
+    w03_a_move_to_leased_counts_for_its_limits,
+    w03_claims_that_come_together_share_what_limits_leave,
+    w03_what_becomes_due_while_a_key_frees_is_not_forgotten,
 ];
 
 /// Items that share keys: the payload's `keys` has one key, or null, for each item.
@@ -405,4 +408,101 @@ async fn w03_a_raised_limit_counts_at_once(f: Fixture) {
     propose_keys(&raised, "a", json!(["k"])).await;
     let client = agent(&raised, "agent-1");
     assert_eq!(checkout(&client, Checkout::any().limit(9)).await.0.len(), 2);
+}
+
+async fn w03_a_move_to_leased_counts_for_its_limits(f: Fixture) {
+    let settings = TypeSettings { max_leases: Some(2), ..TypeSettings::default() };
+    let mut types = OrderTypes::new();
+    types.add_dynamic(keyed("a", 1, false).settings(settings)).expect("a type");
+    let work = f.open(WorkManager::builder(types).max_leases_per_agent(1)).await;
+    let order = propose_keys(&work, "a", json!(["k", "k", null, null])).await;
+    let items: Vec<_> = work.items(order, None, 9).await.expect("items");
+    let items: Vec<_> = items.into_iter().map(|found| found.item.id).collect();
+    let (one, two) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
+    let take = |client: &latchwork_work::WorkClient, n: usize| {
+        let (client, item) = (client.clone(), items[n]);
+        async move {
+            client.transition_item(item, ItemState::Leased, latchwork_work::EventNote::new()).await
+        }
+    };
+    take(&one, 0).await.expect("leased");
+    for (client, n, limit) in [(&one, 2, "agent:agent-1"), (&two, 1, "key:k")] {
+        let refused = take(client, n).await.expect_err("the limit is reached");
+        assert_eq!(refused.code(), "limit_reached");
+        assert!(refused.to_string().contains(limit), "{refused}");
+        assert_eq!(item_state(&work, items[n]).await, ItemState::Queued, "nothing changed");
+    }
+    take(&two, 2).await.expect("leased");
+    let three = agent(&work, "agent-3");
+    let refused = take(&three, 3).await.expect_err("the limit is reached");
+    assert!(refused.to_string().contains("type:a"), "{refused}");
+    nothing(&three).await;
+    // The end of such a lease frees what it counted for.
+    one.transition_item(items[0], ItemState::Queued, latchwork_work::EventNote::new())
+        .await
+        .expect("queued again");
+    lease(&three).await;
+    nothing(&one).await;
+}
+
+/// Agents of two processes, all at once: the sum is what the limits leave, and each lease is one
+/// agent's.
+async fn w03_claims_that_come_together_share_what_limits_leave(f: Fixture) {
+    let settings = TypeSettings { max_leases: Some(9), ..TypeSettings::default() };
+    let mut managers = Vec::new();
+    for _ in 0..2 {
+        let mut types = OrderTypes::new();
+        types.add_dynamic(keyed("a", 2, false).settings(settings.clone())).expect("a type");
+        managers.push(f.open(WorkManager::builder(types).max_leases_per_agent(2)).await);
+    }
+    let keys: Vec<_> = (0..60).map(|n| (n % 3 != 0).then(|| format!("k{}", n % 5))).collect();
+    propose_keys(&managers[0], "a", json!(keys)).await;
+    let mut done = 0;
+    while done < 60 {
+        let ask = |n: usize| {
+            let client = agent(&managers[n % 2], &format!("agent-{n}"));
+            let limit = u32::try_from(n % 3).unwrap_or(0) + 1;
+            async move {
+                let got = client.checkout(Checkout::any().limit(limit)).await;
+                (client, limit, got.expect("checked out").leases)
+            }
+        };
+        let got = futures::future::join_all((0..16).map(ask)).await;
+        let mut by_key = BTreeMap::<String, usize>::new();
+        let mut items = std::collections::BTreeSet::new();
+        for (client, limit, leases) in &got {
+            assert!(leases.len() <= (*limit).min(2) as usize, "an agent's limit");
+            for lease in leases {
+                assert_eq!(Some(&lease.agent), client.actor().id.as_ref());
+                assert!(items.insert(lease.item_id), "one item has one lease");
+                if let Some(key) = lease.input["key"].as_str() {
+                    *by_key.entry(key.to_owned()).or_default() += 1;
+                }
+            }
+        }
+        assert!(!items.is_empty() && items.len() <= 9, "the type's limit: {}", items.len());
+        assert!(by_key.values().all(|held| *held <= 2), "{by_key:?}");
+        done += items.len();
+        let ends = got.iter().flat_map(|(client, _, leases)| {
+            leases.iter().map(move |lease| async move { submit(client, lease).await })
+        });
+        futures::future::join_all(ends).await;
+    }
+    nothing(&agent(&managers[0], "agent-0")).await;
+}
+
+/// The last lease of a key ends while another item of the key is queued: whichever comes first, the item
+/// can be leased afterwards.
+async fn w03_what_becomes_due_while_a_key_frees_is_not_forgotten(f: Fixture) {
+    let (one, two) =
+        (f.with_types([keyed("a", 1, false)]).await, f.with_types([keyed("a", 1, false)]).await);
+    let client = agent(&one, "agent-1");
+    for _ in 0..20 {
+        propose_keys(&one, "a", json!(["k"])).await;
+        let held = lease(&client).await;
+        let proposed = propose_keys(&two, "a", json!(["k"]));
+        futures::join!(submit(&client, &held), proposed);
+        let next = lease(&client).await;
+        submit(&client, &next).await;
+    }
 }

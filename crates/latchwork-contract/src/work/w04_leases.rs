@@ -13,6 +13,7 @@ cases![
     w04_the_first_heartbeat_moves_item_and_order,
     w04_a_submission_straight_from_leased_makes_both_moves,
     w04_a_stale_or_foreign_lease_is_refused,
+    w04_of_two_results_that_come_together_one_is_taken,
     w05_an_expired_lease_is_tried_again_and_fails_at_the_last_attempt,
 ];
 
@@ -69,6 +70,29 @@ async fn w04_a_stale_or_foreign_lease_is_refused(f: Fixture) {
         assert_eq!(error.code(), "lease_expired", "{error}");
     }
     assert_eq!(item_state(&work, held.item_id).await, ItemState::Submitted);
+}
+
+/// Both behind another one that is under way, so that they may come in one message.
+async fn w04_of_two_results_that_come_together_one_is_taken(f: Fixture) {
+    let work = f.manager().await;
+    propose(&work, PLAIN, 16).await;
+    let client = agent(&work, "agent-1");
+    for _ in 0..8 {
+        let (ahead, held) = (lease(&client).await, lease(&client).await);
+        let results = [json!("a"), json!("b")];
+        let [a, b] = results.clone().map(|result| client.submit(Submission::new(&held, result)));
+        let (_, a, b) = futures::join!(submit(&client, &ahead), a, b);
+        let stored = work.item(held.item_id).await.expect("an item").result.expect("a result");
+        for (told, result) in [a, b].into_iter().zip(results) {
+            match told {
+                Ok(done) => assert_eq!((done.result_version, &stored.result), (1, &result)),
+                Err(error) => {
+                    assert_eq!(error.code(), "lease_expired");
+                    assert_ne!(stored.result, result, "what was refused is not stored");
+                }
+            }
+        }
+    }
 }
 
 async fn w05_an_expired_lease_is_tried_again_and_fails_at_the_last_attempt(f: Fixture) {

@@ -103,9 +103,11 @@ macro_rules! twice {
     ($work:expr, $order:expr, $client:expr, $key:literal, $c:ident => $call:expr) => {{
         let $c = with_key(&$client, $key);
         let first = $call.await.expect($key);
+        assert!(!$c.was_replayed(), "{}: it is the first", $key);
         let before = events(&$work, $order).await;
         let second = $call.await.expect(concat!($key, " again"));
         assert_eq!(second, first, "{}: the same answer", $key);
+        assert!($c.was_replayed(), "{}: it says so", $key);
         assert_eq!(events(&$work, $order).await, before, "{}: no second effect", $key);
     }};
 }

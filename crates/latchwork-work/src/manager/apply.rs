@@ -271,6 +271,22 @@ impl ApplyWorker {
         known: &RegisteredType,
         content: &OrderContent,
         heartbeat: &Heartbeat,
+        step: ApplyStep,
+    ) -> Result<bool> {
+        let clock = &self.manager.inner.clock;
+        let begun = clock.now();
+        let done = self.try_change(claimed, known, content, heartbeat, step).await;
+        let outcome = if matches!(done, Ok(true)) { "applied" } else { "failed" };
+        crate::metrics::applied(&claimed.order.order_type, outcome, clock.now().since(begun));
+        done
+    }
+
+    async fn try_change(
+        &self,
+        claimed: &Claimed,
+        known: &RegisteredType,
+        content: &OrderContent,
+        heartbeat: &Heartbeat,
         mut step: ApplyStep,
     ) -> Result<bool> {
         if claimed.attempt > claimed.order.settings.apply.max_attempts {
@@ -374,7 +390,7 @@ impl ApplyWorker {
             (Ran::Done(diff), Some(mut session)) => {
                 self.write_applied(&mut session, claimed, &diff).await?;
                 match session.commit().await {
-                    Ok(()) => Ok(true),
+                    Ok(_) => Ok(true),
                     // Whether it was done is known by the store only.
                     Err(error) => match self.was_recorded(claimed).await {
                         Ok(true) => Ok(true),

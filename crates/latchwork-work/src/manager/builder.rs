@@ -122,6 +122,7 @@ impl WorkManagerBuilder {
             max_leases_per_agent,
             wake,
             clock,
+            inputs: Default::default(),
             promoted_at: Mutex::default(),
         };
         let manager = WorkManager { inner: Arc::new(inner) };

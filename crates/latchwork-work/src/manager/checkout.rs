@@ -134,6 +134,10 @@ impl WorkClient {
     /// As for [`checkout`](Self::checkout); [`LeaseExpired`](ErrorKind::LeaseExpired) when the leases of
     /// the earlier request are over.
     pub async fn checkout_once(&self, checkout: Checkout) -> Result<Answer<CheckedOut>> {
+        self.check_out(checkout).await.inspect_err(crate::metrics::count_refusal)
+    }
+
+    async fn check_out(&self, checkout: Checkout) -> Result<Answer<CheckedOut>> {
         let limit = checkout.limit.unwrap_or(1);
         if !(1..=MAX_LIMIT).contains(&limit) {
             return Err(Error::invalid("limit", format!("it is from 1 to {MAX_LIMIT}")));
@@ -202,7 +206,7 @@ impl WorkClient {
 
     async fn next_due(&self, checkout: &Checkout) -> Result<Option<Duration>> {
         let types = self.wanted_types(checkout);
-        read!(self.manager, session => { session.next_due(&types).await })
+        self.manager.store().next_due(&types).await
     }
 
     pub(super) fn wanted_types<'a>(&'a self, checkout: &'a Checkout) -> Vec<&'a str> {

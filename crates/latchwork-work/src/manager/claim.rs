@@ -1,27 +1,31 @@
 //! One claim: picks open items, counts them for their limits, and leases them.
 
+#[cfg(feature = "postgres")]
+mod at_once;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{CheckedOut, Checkout, HeldBack, WorkClient, transact};
+use crate::metrics;
 use crate::store::{
     AGENT, IdempotencyKey, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom,
     ResultRow, Session, TYPE, Taken,
 };
-use crate::{EventType, Item, ItemId, ItemState, Lease, LeaseId, OrderId, OrderState, Result};
+use crate::{EventType, Item, ItemId, Lease, LeaseId, OrderId, OrderState, Result};
 
 /// What one transaction of a claim did.
 #[derive(Default)]
-struct Round {
-    leases: Vec<Lease>,
+pub(super) struct Round {
+    pub(super) leases: Vec<Lease>,
     /// The limits that held something back.
-    held_back: BTreeMap<LimitKey, LimitRow>,
+    pub(super) held_back: BTreeMap<LimitKey, LimitRow>,
     /// Types at their limit, which the next round need not look at.
-    full_types: Vec<String>,
+    pub(super) full_types: Vec<String>,
     /// Orders that should follow their items.
-    follow: BTreeSet<OrderId>,
+    pub(super) follow: BTreeSet<OrderId>,
     /// Whether it found nothing that it could have leased.
     nothing_open: bool,
     /// Whether more of what is open might be leased by another round.
@@ -56,7 +60,7 @@ impl WorkClient {
         key: Option<&IdempotencyKey>,
     ) -> Result<Claim> {
         let mut all = match key {
-            None => self.claim_plainly(checkout).await?,
+            None => self.claim_at_once(checkout).await?,
             Some(_) => Round::default(),
         };
         let wanted = checkout.limit.unwrap_or(1) as usize;
@@ -64,12 +68,15 @@ impl WorkClient {
             if all.leases.len() >= wanted || key.is_some() && !all.leases.is_empty() {
                 break;
             }
+            if round == 0 && key.is_none() && !self.may_find_more(checkout, &mut all).await? {
+                break;
+            }
             let mut rest = checkout.clone();
             rest.limit = u32::try_from(wanted - all.leases.len()).ok();
             let full = all.full_types.clone();
             // Where much is held back each round looks further than the one before.
             let reach = 1 << round.min(6);
-            let round = transact!(self.manager, session => {
+            let round = transact!(begin_short, self.manager, session => {
                 if let Some(key) = key
                     && let Taken::Replay(ids) = session.take_key(key).await?
                 {
@@ -104,6 +111,8 @@ impl WorkClient {
             }
         }
         self.manager.follow_all(std::mem::take(&mut all.follow)).await;
+        self.manager.inner.inputs.keep(&all.leases);
+        all.leases.iter().for_each(|lease| metrics::leased(&lease.order_type));
         Ok(Claim::Now(all.into_answer()))
     }
 
@@ -122,7 +131,6 @@ impl WorkClient {
         let mut room = checkout.limit.unwrap_or(1) as usize;
         let agent = LimitKey::agent(self.agent()?);
         if let Some(max) = self.manager.inner.max_leases_per_agent {
-            session.set_limits(&BTreeMap::from([(agent.clone(), (max, false))])).await?;
             let held = session.limits([&agent]).await?;
             let held = held.get(&agent).map_or(0, |row| row.held);
             let free = usize::try_from(i64::from(max) - held).unwrap_or(0);
@@ -149,7 +157,7 @@ impl WorkClient {
     }
 
     /// Those of the items that their limits let in; counts them.
-    async fn admit(
+    pub(super) async fn admit(
         &self,
         session: &mut Session<'_>,
         items: Vec<Item>,
@@ -164,9 +172,9 @@ impl WorkClient {
                 limits.insert(LimitKey::order_type(&item.item_type), (max, false));
             }
         }
+        limits.extend(with_agent.map(|max| (agent.clone(), (max, false))));
         let mut keys: BTreeSet<LimitKey> = limits.keys().cloned().collect();
         keys.extend(items.iter().filter_map(|item| item.concurrency.as_ref()).map(LimitKey::from));
-        keys.extend(with_agent.map(|_| agent.clone()));
         if keys.is_empty() {
             return Ok(items.into_iter().take(room).map(|item| (item, 0)).collect());
         }
@@ -217,13 +225,65 @@ impl WorkClient {
         Ok(admitted)
     }
 
+    /// Whether a round could lease something: takes no lock, so that who waits for a limit or for new
+    /// items hinders nobody. Says which limits are reached.
+    async fn may_find_more(&self, checkout: &Checkout, all: &mut Round) -> Result<bool> {
+        if checkout.order.is_some() {
+            return Ok(true);
+        }
+        let types = self.wanted_types(checkout);
+        let of_type = |name: &&str| Some((LimitKey::order_type(name), self.max_of_type(name)?));
+        let mut limits: BTreeMap<LimitKey, u32> = types.iter().filter_map(of_type).collect();
+        let agent = LimitKey::agent(self.agent()?);
+        let of_agent = self.manager.inner.max_leases_per_agent;
+        limits.extend(of_agent.map(|max| (agent.clone(), max)));
+        let keys: Vec<_> = limits.keys().collect();
+        let seen = self.manager.store().glance(&types, &keys).await?;
+        let full = |key: &LimitKey| {
+            let (held, max) = (seen.held.get(key).copied()?, i64::from(*limits.get(key)?));
+            (held >= max).then_some(LimitRow { held, max, ordered: false })
+        };
+        if seen.is_expired {
+            return Ok(true); // a round takes back what a limit's dead agents hold
+        }
+        if let Some(row) = full(&agent) {
+            all.held_back.insert(agent, row);
+            return Ok(false);
+        }
+        let mut may = seen.is_due;
+        for name in seen.open {
+            let of_type = LimitKey::order_type(&name);
+            match full(&of_type) {
+                Some(row) => {
+                    all.held_back.insert(of_type, row);
+                    all.full_types.push(name);
+                }
+                None => may = true,
+            }
+        }
+        Ok(may)
+    }
+
+    /// Counts a lease of an item for its limits, and tells for which, or refuses.
+    pub(super) async fn count_lease(&self, session: &mut Session<'_>, item: &Item) -> Result<i64> {
+        let (agent, mut round) = (LimitKey::agent(self.agent()?), Round::default());
+        let admitted = self.admit(session, vec![item.clone()], agent, 1, &mut round).await?;
+        if let Some((_, counted)) = admitted.first() {
+            return Ok(*counted);
+        }
+        let held_back = round.held_back.into_iter().next().map(HeldBack::from);
+        let HeldBack { limit, held, max } =
+            held_back.ok_or_else(|| crate::Error::damaged("no limit holds the item back"))?;
+        Err(crate::ErrorKind::LimitReached { limit, held, max }.into())
+    }
+
     fn max_of_type(&self, name: &str) -> Option<u32> {
         self.manager.types().get(name).ok()?.settings().max_leases
     }
 
     /// Takes back what a limit's dead agents hold.
     async fn reclaim_of(&self, limit: &LimitKey) -> Result<bool> {
-        let reclaimed = transact!(self.manager, session => {
+        let reclaimed = transact!(begin_short, self.manager, session => {
             let expired = session.expired_of(limit, RECLAIMED).await?;
             self.reclaim(session, &expired).await
         })?;
@@ -234,7 +294,7 @@ impl WorkClient {
     /// what these hold back, so one that finds nothing looks for their dead agents.
     async fn reclaim_of_full_lanes(&self, checkout: &Checkout) -> Result<bool> {
         let types = self.wanted_types(checkout);
-        let reclaimed = transact!(self.manager, session => {
+        let reclaimed = transact!(begin_short, self.manager, session => {
             let expired = session.expired_of_full_lanes(&types, RECLAIMED).await?;
             self.reclaim(session, &expired).await
         })?;
@@ -250,6 +310,7 @@ impl WorkClient {
     }
 
     async fn follow_reclaimed(&self, reclaimed: Vec<Item>) -> Result<bool> {
+        reclaimed.iter().for_each(|item| metrics::expired(&item.item_type));
         let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
         self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())
@@ -421,90 +482,9 @@ pub(super) fn lease_of(
     }
 }
 
-/// How often a process that claims by single statements opens what has become due.
-#[cfg(feature = "postgres")]
-const PROMOTE_EVERY: Duration = Duration::from_millis(100);
-
-/// The claim by one statement.
-#[cfg(feature = "postgres")]
-impl WorkClient {
-    /// Leases items by one statement where no limit can count: of one type without a limit, by an agent
-    /// without one. What it does not find, the general way may.
-    async fn claim_plainly(&self, checkout: &Checkout) -> Result<Round> {
-        use crate::stores::postgres::PlainClaim;
-        let mut round = Round::default();
-        let inner = &self.manager.inner;
-        let crate::store::Store::Postgres(store) = &inner.store else { return Ok(round) };
-        let types = self.wanted_types(checkout);
-        let [order_type] = types[..] else { return Ok(round) };
-        let settings = self.manager.types().get(order_type)?.settings();
-        let limited = inner.max_leases_per_agent.is_some() || settings.max_leases.is_some();
-        if limited || checkout.order.is_some() || !store.has_scripts() {
-            return Ok(round);
-        }
-        self.promote_now_and_then().await?;
-        let agent = self.agent()?;
-        let claim = PlainClaim {
-            order_type,
-            min_priority: checkout.min_priority.map_or(i64::MIN, i64::from),
-            meta: checkout.meta.as_ref().map(crate::store::json).transpose()?,
-            agent,
-            ttl: settings.lease_ttl,
-            heartbeat_every: settings.heartbeat_every,
-            limit: checkout.limit.unwrap_or(1) as usize,
-            provenance: &self.provenance,
-            step: self.manager.tables().item_move(ItemState::Queued, ItemState::Leased)?,
-        };
-        let leased = store.claim(&claim, inner.clock.wall()).await?;
-        let with_past = leased.iter().filter(|one| one.item.results > 0);
-        let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
-        let past = match with_past.is_empty() {
-            true => Past::default(),
-            false => {
-                super::read!(self.manager, session => { Past::read(session, &with_past).await })?
-            }
-        };
-        for one in leased {
-            if one.order_state == OrderState::Queued {
-                round.follow.insert(one.item.order_id);
-            }
-            let row = LeaseRow {
-                id: one.id,
-                item_id: one.item.id,
-                order_id: one.item.order_id,
-                order_type: order_type.to_owned(),
-                agent: agent.to_owned(),
-                fence: one.item.fence,
-                heartbeat_every: crate::store::span(settings.heartbeat_every),
-                leased_at: one.leased_at,
-                expires_at: one.leased_at + settings.lease_ttl,
-                heartbeat_at: one.leased_at,
-                heartbeat_event_at: one.leased_at,
-            };
-            let past = past.of(row.item_id);
-            round.leases.push(lease_of(&row, &one.item, one.input, past));
-        }
-        Ok(round)
-    }
-
-    /// A retry that has become due has its turn before what is less urgent.
-    async fn promote_now_and_then(&self) -> Result<()> {
-        let inner = &self.manager.inner;
-        let now = inner.clock.now();
-        {
-            let mut last = inner.promoted_at.lock();
-            if now < last.after(PROMOTE_EVERY) {
-                return Ok(());
-            }
-            *last = now;
-        }
-        transact!(self.manager, session => { session.promote().await })
-    }
-}
-
 #[cfg(not(feature = "postgres"))]
 impl WorkClient {
-    async fn claim_plainly(&self, _: &Checkout) -> Result<Round> {
+    async fn claim_at_once(&self, _: &Checkout) -> Result<Round> {
         Ok(Round::default())
     }
 }

@@ -141,6 +141,13 @@ impl WorkClient {
         Note::by(&self.actor).provenance(&self.provenance)
     }
 
+    /// Where the requests come from, as it is stored.
+    #[cfg(feature = "postgres")]
+    pub(super) fn stored_provenance(&self) -> Result<Option<String>> {
+        let told = (!self.provenance.is_empty()).then_some(&self.provenance);
+        told.map(crate::store::json).transpose()
+    }
+
     /// The name under which it leases items.
     pub(super) fn agent(&self) -> Result<&str> {
         match (&self.actor.actor_type, &self.actor.id) {

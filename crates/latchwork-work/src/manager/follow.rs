@@ -5,7 +5,7 @@
 //! it ([`next_order_state`]). A crash in between leaves an order behind its items; the sealer looks at
 //! every order that has new events, before it seals them, and so closes the gap.
 
-use crate::store::{Note, OrderEdit, Session, params};
+use crate::store::{Note, OrderEdit, Session, has_to_follow, json, look, params};
 use crate::{ItemState, Order, OrderId, OrderState, Result, next_order_state};
 
 use super::{WorkManager, transact};
@@ -23,34 +23,34 @@ impl WorkManager {
 
     /// Looks whether an order has to move, and moves it.
     pub(super) async fn follow_if_needed(&self, orders: impl IntoIterator<Item = OrderId>) {
-        for order in orders {
-            let needed = match self.needs_to_follow(order).await {
-                Ok(needed) => needed,
-                Err(error) => {
-                    tracing::warn!(%order, %error, "an order could not be looked at");
-                    false
-                }
-            };
-            if needed {
-                self.follow_all([order]).await;
-            }
+        let orders: Vec<_> = orders.into_iter().collect();
+        if orders.is_empty() {
+            return;
+        }
+        match self.lagging(&orders).await {
+            Ok(lagging) => self.follow_all(lagging).await,
+            Err(error) => tracing::warn!(%error, "orders could not be looked at"),
         }
     }
 
-    /// A cheap look: an order in progress with open items has nowhere to go by a submission.
-    pub(super) async fn needs_to_follow(&self, order: OrderId) -> Result<bool> {
-        let row = self.store().fetch_once(|sql| sql.look, params![order]).await?.into_iter().next();
-        let Some(mut row) = row else { return Ok(false) };
-        let (state, open) = (row.parse()?, row.opt_text()?.is_some());
-        Ok(match state {
-            OrderState::InProgress => !open,
-            state => !state.is_terminal(),
-        })
+    /// A cheap look: those of the orders that may have to move.
+    pub(super) async fn lagging(&self, orders: &[OrderId]) -> Result<Vec<OrderId>> {
+        let found = self.store().fetch_once(|sql| sql.look, params![json(&orders)?]).await?;
+        let mut lagging = Vec::new();
+        for mut row in found {
+            let (order, state, has_open_items) = look(&mut row)?;
+            if has_to_follow(state, has_open_items) {
+                lagging.push(order);
+            }
+        }
+        Ok(lagging)
     }
 
     /// Moves an order to where its items are.
     pub(super) async fn follow(&self, order: OrderId) -> Result<Order> {
-        let (order, moved) = transact!(self, session => {
+        // The crash that the sealer repairs comes here; a proof ends its process at this event.
+        tracing::trace!(%order, "an order follows its items");
+        let (order, moved) = transact!(begin_short, self, session => {
             let mut edit = OrderEdit::new(session.lock_order(order).await?);
             self.follow_in(session, &mut edit).await?;
             if !edit.has_moved() {

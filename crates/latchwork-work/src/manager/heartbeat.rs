@@ -40,7 +40,7 @@ impl WorkClient {
             return Err(Error::invalid("leases", reason));
         }
         let agent = self.agent()?;
-        let (answers, begun) = transact!(self.manager, session => {
+        let (answers, begun) = transact!(begin_short, self.manager, session => {
             let rows = session.leases(leases).await?;
             let mut answers = BTreeMap::new();
             let mut mine = Vec::new();

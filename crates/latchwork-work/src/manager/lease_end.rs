@@ -81,7 +81,7 @@ impl WorkClient {
         after: Option<Duration>,
         note: impl Fn(Note) -> Note,
     ) -> Result<Item> {
-        let answer: Result<Answer<Item>> = transact!(self.manager, session => {
+        let answer: Result<Answer<Item>> = transact!(begin_short, self.manager, session => {
             once!(session, &key, {
                 let mut leased = self.lock_leased(session, &[lease]).await?;
                 let (row, item) = leased.remove(0);
@@ -98,7 +98,10 @@ impl WorkClient {
         });
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return Err(self.keep_foreign(error).await),
+            Err(error) => {
+                crate::metrics::count_refusal(&error);
+                return Err(self.keep_foreign(error).await);
+            }
         };
         self.ended(&answer).await;
         Ok(answer.value)
@@ -113,7 +116,7 @@ impl WorkClient {
         check_text("message", &failure.message, super::submit::MAX_NOTES)?;
         check_text("code", &failure.code, 255)?;
         let key = self.key("fail", &(lease, &failure))?;
-        let answer: Result<Answer<Item>> = transact!(self.manager, session => {
+        let answer: Result<Answer<Item>> = transact!(begin_short, self.manager, session => {
             once!(session, &key, {
                 let mut leased = self.lock_leased(session, &[lease]).await?;
                 let (_, item) = leased.remove(0);
@@ -128,7 +131,10 @@ impl WorkClient {
         });
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) => return Err(self.keep_foreign(error).await),
+            Err(error) => {
+                crate::metrics::count_refusal(&error);
+                return Err(self.keep_foreign(error).await);
+            }
         };
         self.ended(&answer).await;
         Ok(answer.value)
@@ -136,7 +142,7 @@ impl WorkClient {
 
     async fn ended(&self, answer: &Answer<Item>) {
         if !answer.replayed {
-            self.manager.inner.wake.notify(vec![answer.value.item_type.clone()]);
+            self.manager.wake_freed([answer.value.item_type.clone()]);
             self.manager.follow_all([answer.value.order_id]).await;
         }
     }

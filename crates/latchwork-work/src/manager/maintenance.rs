@@ -204,12 +204,11 @@ impl WorkManager {
                 Ok((self.reclaim_items(session, items).await?, last))
             })?;
             total += moved.len() as u64;
+            moved.iter().for_each(|item| crate::metrics::expired(&item.item_type));
             let orders: BTreeSet<_> = moved.iter().map(|item| item.order_id).collect();
             let types: BTreeSet<_> = moved.into_iter().map(|item| item.item_type).collect();
             self.follow_all(orders).await;
-            if !types.is_empty() {
-                self.inner.wake.notify(types.into_iter().collect());
-            }
+            self.wake_freed(types);
             match last {
                 Some(last) => after = last,
                 None => return Ok(total),

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::client::{Answer, check_text, once};
 use super::{WorkClient, read, transact};
+use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, Note, OrderEdit, Session};
 use crate::{
     Error, ErrorKind, EventType, Item, ItemState, Order, OrderId, OrderState, Proposal, Proposed,
@@ -66,7 +67,8 @@ impl WorkClient {
                 self.manager.follow_in(session, &mut edit).await?;
                 session.write_order(edit).await?
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         Ok(self.changed(answer))
     }
 
@@ -123,7 +125,8 @@ impl WorkClient {
                 self.manager.follow_in(session, &mut edit).await?;
                 session.write_order(edit).await?
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         if answer.value.state == OrderState::Approved || answer.value.state == OrderState::Applied {
             self.manager.wake_apply(&answer.value.order_type);
         }
@@ -178,7 +181,8 @@ impl WorkClient {
                 edit.record(EventType::Cancelled, self.note().message(reason));
                 self.bury(session, edit, reason).await?
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         Ok(self.changed(answer))
     }
 
@@ -196,7 +200,8 @@ impl WorkClient {
                 self.manager.tables().order_move(order.state, OrderState::DeadLettered)?;
                 self.bury(session, OrderEdit::new(order), reason).await?
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         Ok(self.changed(answer))
     }
 
@@ -240,7 +245,8 @@ impl WorkClient {
     pub async fn clone_order(&self, order: OrderId, priority: Option<i32>) -> Result<Proposed> {
         let (old, payload) = read!(self.manager, session => {
             Ok((session.order(order).await?, session.payload(order).await?))
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         let mut meta = old.meta.unwrap_or_default();
         meta.insert("cloned_from".to_owned(), json!(order));
         let proposal = Proposal {
@@ -283,7 +289,8 @@ impl WorkClient {
                 edit.step(self.manager.tables(), ItemState::Queued, note, now)?;
                 session.write_items(vec![edit]).await?.remove(0)
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         self.manager.inner.wake.notify(vec![answer.value.item_type.clone()]);
         Ok(answer.value)
     }
@@ -291,7 +298,7 @@ impl WorkClient {
     fn changed(&self, answer: Answer<Order>) -> Order {
         let order = answer.value;
         if !answer.replayed {
-            self.manager.inner.wake.notify(vec![order.order_type.clone()]);
+            self.manager.wake_freed([order.order_type.clone()]);
         }
         order
     }

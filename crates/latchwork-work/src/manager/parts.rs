@@ -8,6 +8,7 @@ use super::client::{Answer, check_text, once};
 use super::heartbeat::expired;
 use super::submit::MAX_NOTES;
 use super::{WorkClient, WorkManager, read, transact};
+use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, LeaseRow, Session, json as json_text, params, rows};
 use crate::{
     Error, ErrorKind, EventType, FinalizeMode, Item, ItemId, ItemState, Lease, LeaseId, OrderId,
@@ -184,7 +185,8 @@ impl WorkClient {
         };
         let answer: Answer<SubmittedPart> = transact!(self.manager, session => {
             once!(session, &key, { self.store_part(session, &part, status, Vec::new()).await? })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         if !answer.replayed {
             self.manager.follow_if_needed([answer.value.order_id]).await;
         }

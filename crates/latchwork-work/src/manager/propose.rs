@@ -57,8 +57,8 @@ impl WorkClient {
     /// # Errors
     /// As for [`propose`](Self::propose).
     pub async fn propose_once(&self, proposal: Proposal) -> Result<Answer<Proposed>> {
-        let answer = self.propose_many_once(vec![proposal]).await?;
-        let Answer { value, replayed } = answer;
+        let answer = self.propose_many_once(vec![proposal]).await;
+        let Answer { value, replayed } = answer.inspect_err(crate::metrics::count_refusal)?;
         let one = value.into_iter().next().ok_or_else(|| Error::damaged("an empty answer"))?;
         Ok(Answer { value: one, replayed })
     }
@@ -68,7 +68,8 @@ impl WorkClient {
     /// # Errors
     /// As for [`propose`](Self::propose).
     pub async fn propose_many(&self, proposals: Vec<Proposal>) -> Result<Vec<Proposed>> {
-        Ok(self.propose_many_once(proposals).await?.value)
+        let answer = self.propose_many_once(proposals).await;
+        Ok(answer.inspect_err(crate::metrics::count_refusal)?.value)
     }
 
     async fn propose_many_once(&self, proposals: Vec<Proposal>) -> Result<Answer<Vec<Proposed>>> {

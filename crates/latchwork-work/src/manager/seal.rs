@@ -70,6 +70,7 @@ impl WorkManager {
         loop {
             let sealed = self.seal_batch().await?;
             total.events += sealed.events;
+            crate::metrics::sealed(sealed.events);
             total.position = sealed.position;
             if sealed.events == 0 {
                 return Ok(total);
@@ -79,7 +80,11 @@ impl WorkManager {
     }
 
     async fn seal_batch(&self) -> Result<Sealed> {
-        let mut waiting = read!(self, session => { session.unsealed(BATCH).await })?;
+        let (mut waiting, now) = read!(self, session => {
+            Ok((session.unsealed(BATCH).await?, session.now()))
+        })?;
+        let oldest = waiting.first().map_or(now, |row| row.event.created_at);
+        crate::metrics::sealing_lag((now - oldest).to_std().unwrap_or_default());
         waiting.retain(|row| row.event.item_id.is_some());
         let mut orders: BTreeMap<OrderId, bool> = BTreeMap::new();
         for row in &waiting {
@@ -88,7 +93,7 @@ impl WorkManager {
             *orders.entry(row.event.order_id).or_default() |= moved_back;
         }
         for (order, moved_back) in orders {
-            if moved_back || self.needs_to_follow(order).await? {
+            if moved_back || !self.lagging(&[order]).await?.is_empty() {
                 match self.follow(order).await.map_err(|error| (error.code(), error)) {
                     // Its rows may be pruned; its trail is sealed all the same.
                     Ok(_) | Err(("order_not_found", _)) => {}

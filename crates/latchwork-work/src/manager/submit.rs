@@ -1,5 +1,8 @@
 //! Submitting results.
 
+#[cfg(feature = "postgres")]
+mod at_once;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -7,6 +10,7 @@ use super::client::{Answer, check_text, once};
 use super::heartbeat::expired;
 use super::parts::Assembly;
 use super::{WorkClient, transact};
+use crate::metrics;
 use crate::store::{
     Cells, IdempotencyKey, ItemEdit, LeaseRow, ResultRow, Session, json as json_text, params, rows,
 };
@@ -94,7 +98,8 @@ impl WorkClient {
     /// # Errors
     /// As for [`submit`](Self::submit).
     pub async fn submit_once(&self, submission: Submission) -> Result<Answer<Submitted>> {
-        let Answer { value, replayed } = self.submit_many_once(vec![submission]).await?;
+        let submitted = self.submit_many_once(vec![submission]).await;
+        let Answer { value, replayed } = submitted.inspect_err(metrics::count_refusal)?;
         let one = value.into_iter().next().ok_or_else(|| Error::damaged("an empty answer"))?;
         Ok(Answer { value: one, replayed })
     }
@@ -104,7 +109,8 @@ impl WorkClient {
     /// # Errors
     /// As for [`submit`](Self::submit), of the first that is refused.
     pub async fn submit_many(&self, submissions: Vec<Submission>) -> Result<Vec<Submitted>> {
-        Ok(self.submit_many_once(submissions).await?.value)
+        let submitted = self.submit_many_once(submissions).await;
+        Ok(submitted.inspect_err(metrics::count_refusal)?.value)
     }
 
     async fn submit_many_once(
@@ -127,9 +133,8 @@ impl WorkClient {
         }
         self.check_submissions(&submissions).await?;
         if let ([one], None) = (&submissions[..], &key)
-            && let Some(done) = self.submit_plainly(one).await?
+            && let Some(done) = self.submit_at_once(one).await?
         {
-            self.manager.follow_if_needed([done.order_id]).await;
             return Ok(Answer { value: vec![done], replayed: false });
         }
         self.accept_all(&submissions, &key, None).await
@@ -144,29 +149,32 @@ impl WorkClient {
         assembly: Option<&Assembly>,
     ) -> Result<Answer<Vec<Submitted>>> {
         let ids: Vec<_> = submissions.iter().map(|one| one.lease).collect();
-        let mut freed = Vec::new();
-        let answer = transact!(self.manager, session => {
+        let (mut freed, mut types) = (Vec::new(), Vec::new());
+        let answer = transact!(begin_short, self.manager, session => {
             once!(session, key, {
                 let leased = self.lock_leased(session, &ids).await?;
                 let limited = leased.iter().filter(|(_, item)| self.manager.is_limited(item));
                 freed = limited.map(|(row, _)| row.order_type.clone()).collect();
+                types = leased.iter().map(|(row, _)| row.order_type.clone()).collect();
                 self.accept(session, submissions, leased, assembly).await?
             })
         })?;
         if !answer.replayed {
+            types.iter().for_each(|name: &String| metrics::submitted(name));
             let orders: std::collections::BTreeSet<_> =
                 answer.value.iter().map(|one| one.order_id).collect();
             self.manager.follow_if_needed(orders).await;
             // The end of a lease may let in what its limits held back.
-            if !freed.is_empty() {
-                self.manager.inner.wake.notify(freed);
-            }
+            self.manager.wake_freed(freed);
         }
         Ok(answer)
     }
 
     /// Validates outside of the transaction: a type's own code may take its time.
     pub(super) async fn check_submissions(&self, submissions: &[Submission]) -> Result<()> {
+        if self.are_valid_by_kept_inputs(submissions).await? {
+            return Ok(());
+        }
         let agent = self.agent()?;
         let ids: Vec<_> = submissions.iter().map(|one| one.lease).collect();
         let values = params![json_text(&ids)?];
@@ -187,6 +195,22 @@ impl WorkClient {
             }
         }
         Ok(())
+    }
+
+    /// Whether all results are valid for inputs that this process has kept. What is not is read, and
+    /// refused with what is wrong then: first of all, that the lease is over.
+    async fn are_valid_by_kept_inputs(&self, submissions: &[Submission]) -> Result<bool> {
+        let agent = self.agent()?;
+        for one in submissions {
+            let Some(given) = self.manager.inner.inputs.of(one.lease, agent) else {
+                return Ok(false);
+            };
+            let known = self.manager.types().get(&given.order_type)?;
+            if known.validate_submission(&given.input, &one.result).await.is_err() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The items of leases that are this agent's and not over, locked in the order of their ids.
@@ -329,7 +353,7 @@ impl WorkClient {
         code: &'static str,
         payload: Value,
     ) -> Result<()> {
-        transact!(self.manager, session => {
+        transact!(begin_short, self.manager, session => {
             if session.count_refusal(order, item, &self.actor, code, REFUSED_EVERY).await? {
                 let note = self.note().payload(payload.clone());
                 session.record(order, item, EventType::ValidationFailed, note).await?;
@@ -339,37 +363,9 @@ impl WorkClient {
     }
 }
 
-/// The submission by one statement.
-#[cfg(feature = "postgres")]
-impl WorkClient {
-    /// Submits by one statement where the lease counts for no limit; none where the general way has to
-    /// decide, which also says what is wrong.
-    async fn submit_plainly(&self, one: &Submission) -> Result<Option<Submitted>> {
-        let crate::store::Store::Postgres(store) = self.manager.store() else { return Ok(None) };
-        if !store.has_scripts() {
-            return Ok(None);
-        }
-        let tables = self.manager.tables();
-        let submission = crate::stores::postgres::PlainSubmission {
-            lease: one.lease,
-            agent: self.agent()?,
-            actor: &self.actor,
-            result: json_text(&one.result)?,
-            evidence: one.evidence.as_ref().map(json_text).transpose()?,
-            notes: one.notes.as_deref(),
-            provenance: &self.provenance,
-            steps: [
-                tables.item_move(ItemState::Leased, ItemState::InProgress)?,
-                tables.item_move(ItemState::InProgress, ItemState::Submitted)?,
-            ],
-        };
-        store.submit(&submission, self.manager.inner.clock.wall()).await
-    }
-}
-
 #[cfg(not(feature = "postgres"))]
 impl WorkClient {
-    async fn submit_plainly(&self, _: &Submission) -> Result<Option<Submitted>> {
+    async fn submit_at_once(&self, _: &Submission) -> Result<Option<Submitted>> {
         Ok(None)
     }
 }

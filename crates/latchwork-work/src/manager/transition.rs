@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::client::{Answer, check_text, once};
 use super::{WorkClient, transact};
+use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, NewLease, Note, OrderEdit};
 use crate::{
     EventId, EventType, Item, ItemId, ItemState, LeaseId, Order, OrderId, OrderState, Result,
@@ -87,7 +88,8 @@ impl WorkClient {
                 edit.step(self.manager.tables(), to, note.clone(), now)?;
                 session.write_order(edit).await?
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         if moved.state.is_claimable() {
             self.manager.inner.wake.notify(vec![moved.order_type.clone()]);
         }
@@ -95,11 +97,13 @@ impl WorkClient {
     }
 
     /// Moves an item to a state, if the table allows that: with one event, and with what follows from
-    /// the state. A move to `leased` makes a lease of this agent, which the event's payload names.
+    /// the state. A move to `leased` makes a lease of this agent, which the event's payload names and which
+    /// counts for its limits.
     ///
     /// # Errors
     /// [`IllegalTransition`](crate::ErrorKind::IllegalTransition), which names what is allowed,
-    /// [`ItemNotFound`](crate::ErrorKind::ItemNotFound).
+    /// [`ItemNotFound`](crate::ErrorKind::ItemNotFound), and for a move to `leased`
+    /// [`LimitReached`](crate::ErrorKind::LimitReached).
     pub async fn transition_item(
         &self,
         item: ItemId,
@@ -124,7 +128,7 @@ impl WorkClient {
                     agent: self.agent()?.to_owned(),
                     ttl: settings.lease_ttl,
                     heartbeat_every: settings.heartbeat_every,
-                    counted: 0,
+                    counted: self.count_lease(session, edit.item()).await?,
                 };
                 let told = serde_json::json!({"lease_id": lease.id, "payload": note.payload});
                 note = note.payload(told);
@@ -134,9 +138,11 @@ impl WorkClient {
             }
             session.write_items(vec![edit]).await?.remove(0)
             })
-        })?;
-        if moved.state == ItemState::Queued {
-            self.manager.inner.wake.notify(vec![moved.item_type.clone()]);
+        })
+        .inspect_err(count_refusal)?;
+        let is_over = !moved.state.is_leased() && self.manager.is_limited(&moved);
+        if moved.state == ItemState::Queued || is_over {
+            self.manager.wake_freed([moved.item_type.clone()]);
         }
         if moved.state.is_settled() {
             self.manager.follow_all([moved.order_id]).await;

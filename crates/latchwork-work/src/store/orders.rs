@@ -110,3 +110,17 @@ impl Session<'_> {
         Ok(counts)
     }
 }
+
+/// A row of `look`: an order, its state, and whether one of its items is open.
+pub(crate) fn look(row: &mut super::Cells) -> Result<(OrderId, OrderState, bool)> {
+    Ok((row.parse()?, row.parse()?, row.opt_text()?.is_some()))
+}
+
+/// Whether an order may have to move after its items did: one in progress with open items has nowhere
+/// to go by a submission.
+pub(crate) fn has_to_follow(state: OrderState, has_open_items: bool) -> bool {
+    match state {
+        OrderState::InProgress => !has_open_items,
+        state => !state.is_terminal(),
+    }
+}

@@ -6,13 +6,14 @@
 //! is a hint: the limit itself is counted in [`limits`](super::limits) when the lease is made, and
 //! [`rebalance`](Session::rebalance) makes the rows agree with it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
 use super::limits::LimitKey;
 use super::param::json;
-use super::{Session, params};
+use super::{Session, Store, params};
 use crate::{ItemId, OrderId, OrderState, Result};
 
 /// Which items a claim may take.
@@ -102,14 +103,6 @@ impl Session<'_> {
         rows.into_iter().map(|mut row| Ok((row.parse()?, row.parse()?))).collect()
     }
 
-    /// How long until something of these types is due that is not yet.
-    pub(crate) async fn next_due(&mut self, types: &[&str]) -> Result<Option<Duration>> {
-        let now = self.now();
-        let row = self.fetch_one(self.sql().next_due, params![now, json(&types)?]).await?;
-        let left = row.map(|mut row| row.opt_int()).transpose()?.flatten();
-        Ok(left.map(|left| Duration::from_micros(left.max(0).unsigned_abs())))
-    }
-
     fn rebalance_later(&mut self, rows: Vec<super::Cells>) -> Result<()> {
         for mut row in rows {
             self.deferred.rebalance.extend(row.opt_text()?.map(LimitKey::from_text));
@@ -125,8 +118,46 @@ impl Session<'_> {
         for lanes in lanes.chunks(size) {
             let lanes = json(&lanes)?;
             self.execute(sql.hold_back, params![lanes.clone()]).await?;
-            self.execute(sql.open_up, params![lanes]).await?;
+            for mut row in self.fetch(sql.open_up, params![lanes]).await? {
+                self.opened.insert(row.text()?);
+            }
         }
         Ok(())
+    }
+}
+
+/// What a claim might find.
+#[derive(Debug, Default)]
+pub(crate) struct Glance {
+    /// Types that have open items.
+    pub(crate) open: Vec<String>,
+    /// Whether something has become due.
+    pub(crate) is_due: bool,
+    /// Whether a lease is over that holds something back.
+    pub(crate) is_expired: bool,
+    /// How many leases count for each of the limits that are known.
+    pub(crate) held: BTreeMap<LimitKey, i64>,
+}
+
+impl Store {
+    /// Looks whether a claim of these types could find something, under these limits; takes no lock.
+    pub(crate) async fn glance(&self, types: &[&str], limits: &[&LimitKey]) -> Result<Glance> {
+        let keys: Vec<_> = limits.iter().map(|key| key.as_str()).collect();
+        let values = params![self.time_of_reads(), json(&types)?, json(&keys)?];
+        let found = self.fetch_once(|sql| sql.glance, values).await?;
+        let Some(mut row) = found.into_iter().next() else { return Ok(Glance::default()) };
+        let (open, is_due, is_expired) =
+            (row.opt_json()?.unwrap_or_default(), row.int()? != 0, row.int()? != 0);
+        let held: Vec<(String, i64)> = row.opt_json()?.unwrap_or_default();
+        let held = held.into_iter().map(|(key, held)| (LimitKey::from_text(key), held)).collect();
+        Ok(Glance { open, is_due, is_expired, held })
+    }
+
+    /// How long until something of these types is due that is not yet.
+    pub(crate) async fn next_due(&self, types: &[&str]) -> Result<Option<Duration>> {
+        let values = params![self.time_of_reads(), json(&types)?];
+        let found = self.fetch_once(|sql| sql.next_due, values).await?;
+        let left = found.into_iter().next().map(|mut row| row.opt_int()).transpose()?.flatten();
+        Ok(left.map(|left| Duration::from_micros(left.max(0).unsigned_abs())))
     }
 }

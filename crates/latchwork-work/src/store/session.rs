@@ -1,5 +1,7 @@
 //! One transaction of any database.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 
 use super::{Cells, Listings, Param, Statements};
@@ -16,6 +18,8 @@ use crate::Result;
 pub(crate) struct Session<'c> {
     connection: Connection<'c>,
     pub(super) deferred: super::limits::Deferred,
+    /// Types of which something can be leased that a lane held back.
+    pub(super) opened: BTreeSet<String>,
 }
 
 /// The transaction of whichever database it is.
@@ -46,7 +50,7 @@ impl std::fmt::Debug for Session<'_> {
 
 impl<'c> Session<'c> {
     pub(crate) fn new(connection: Connection<'c>) -> Self {
-        Session { connection, deferred: super::limits::Deferred::default() }
+        Session { connection, deferred: Default::default(), opened: BTreeSet::new() }
     }
 
     /// The database's time at the beginning of the transaction.
@@ -96,7 +100,7 @@ impl<'c> Session<'c> {
     #[cfg(feature = "sqlite")]
     pub(crate) fn sqlite(&mut self) -> Option<&mut sqlx::SqliteConnection> {
         match &mut self.connection {
-            Connection::Sqlite(session) => Some(session.connection()),
+            Connection::Sqlite(session) => session.connection(),
             #[cfg(feature = "postgres")]
             Connection::Postgres(_) => None,
         }
@@ -112,9 +116,11 @@ impl<'c> Session<'c> {
         }
     }
 
-    pub(crate) async fn commit(mut self) -> Result<()> {
+    /// Commits, and tells of which types something can be leased now that a lane held back.
+    pub(crate) async fn commit(mut self) -> Result<BTreeSet<String>> {
         self.finish().await?;
-        on!(self.connection, session => session.commit().await)
+        on!(self.connection, session => session.commit().await)?;
+        Ok(self.opened)
     }
 
     /// Does what was deferred. The caller's own transaction ends without our commit, and needs it.
@@ -123,6 +129,8 @@ impl<'c> Session<'c> {
         self.settle_limits(deferred).await
     }
 
+    /// Undoes it. An error means that what it has seen was undone as well, so that whatever it was
+    /// refused for may not be so.
     pub(crate) async fn rollback(self) -> Result<()> {
         on!(self.connection, session => session.rollback().await)
     }

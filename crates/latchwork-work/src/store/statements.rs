@@ -21,7 +21,7 @@ pub(crate) struct Statements {
     pub(crate) put_order: &'static str,
     /// The payload of an order (1).
     pub(crate) payload: &'static str,
-    /// The state of an order (1), and the state of one of its items that is still open.
+    /// Orders (1: ids): id, state, and the state of an item that is still open.
     pub(crate) look: &'static str,
     /// The items of an order (1): state and count.
     pub(crate) item_counts: &'static str,
@@ -82,11 +82,15 @@ pub(crate) struct Statements {
     pub(crate) pick: &'static str,
     /// The same of one order (1).
     pub(crate) pick_of_order: &'static str,
-    /// How long from now (1) until something of the types (2) is due.
+    /// What a claim of types (2) might find now (1, or the database's time), under limits (3: keys): the
+    /// types that have something open, whether something is due, whether a lease is over that counts for
+    /// one of the limits or for a lane that holds something back, and the limits with what they hold.
+    pub(crate) glance: &'static str,
+    /// How long from now (1, or the database's time) until something of the types (2) is due.
     pub(crate) next_due: &'static str,
     /// Holds back what is beyond the limit of lanes (1).
     pub(crate) hold_back: &'static str,
-    /// Opens what is within the limit of lanes (1).
+    /// Opens what is within the limit of lanes (1): the types of what it opened.
     pub(crate) open_up: &'static str,
     /// Whether the statements above take many lanes at a time.
     pub(crate) many_lanes: bool,

@@ -61,6 +61,61 @@ impl Drop for Child {
     }
 }
 
+/// Runs an agent that does one thing, and dies where an order would follow its items.
+pub(crate) fn crash_before_follow(name: &str, url: &str) {
+    let mut process = Command::new(std::env::current_exe().expect("this program"));
+    process.env("LATCHWORK_WORK_CHILD", format!("crash-{name}")).env("LATCHWORK_WORK_URL", url);
+    let ended = process.stdin(Stdio::null()).stdout(Stdio::null()).status().expect("started");
+    // By the signal that it sends itself there, and by nothing else.
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&ended),
+        Some(9),
+        "it comes to that place"
+    );
+}
+
+/// Ends the process at the first event that says that an order follows its items.
+struct EndBeforeFollow;
+
+impl tracing::Subscriber for EndBeforeFollow {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Message(bool);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                let text = format!("{value:?}");
+                self.0 |= field.name() == "message" && text == "an order follows its items";
+            }
+        }
+        let mut found = Message(false);
+        event.record(&mut found);
+        if found.0 {
+            // At once, without anything that a process does when it ends by itself.
+            rustix::process::kill_process(rustix::process::getpid(), Signal::KILL).ok();
+        }
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+async fn crash(name: &str, work: &WorkManager) {
+    tracing::subscriber::set_global_default(EndBeforeFollow).expect("the first one");
+    let client = agent(work, "crashing");
+    if name == "crash-leases" {
+        let _ = client.checkout(Checkout::of_type("job")).await;
+    } else {
+        let got = client.checkout(Checkout::of_type("job")).await.expect("checked out");
+        let _ = client.submit(Submission::new(&got.leases[0], json!(1))).await;
+    }
+}
+
 pub(crate) async fn play(name: &str) {
     let died = Some(Signal::KILL);
     rustix::process::set_parent_process_death_signal(died).expect("a signal that exists");
@@ -72,6 +127,9 @@ pub(crate) async fn play(name: &str) {
         }
         tokio::time::sleep(millis(100)).await;
     };
+    if name.starts_with("crash") {
+        return crash(name, &work).await;
+    }
     if name.starts_with("listener") {
         return listen(&work).await;
     }

@@ -10,12 +10,12 @@ use latchwork_lock::{Clock, SystemClock};
 use latchwork_work::{Checkout, ItemState, OrderId, OrderState, Submission, WorkManager};
 use serde_json::json;
 
-use crate::child::Child;
+use crate::child::{Child, crash_before_follow};
 use crate::room::{Room, agent, maintenance, propose, types, verified};
 use crate::server::OwnServer;
 use crate::{millis, proofs, secs};
 
-proofs![w04_agents_are_killed_and_stopped_with_leases];
+proofs![w04_agents_are_killed_and_stopped_with_leases, w01_a_crash_before_an_order_follows];
 
 pub(crate) const SQLITE: &[crate::Proof] =
     &[("w15_wall_clocks_that_are_an_hour_off_move_no_lease", |room| {
@@ -72,6 +72,26 @@ async fn w04_agents_are_killed_and_stopped_with_leases(room: Room) {
     once_each(&room, &work, ITEMS.into()).await;
     let expired = "SELECT count(*) FROM latchwork_work_event WHERE event = 'lease_expired'";
     assert!(room.number(expired).await > 0, "somebody died with a lease");
+}
+
+/// An agent dies between the commit of its item and the move of the order, each time that an order would
+/// follow; the sealer moves the order.
+async fn w01_a_crash_before_an_order_follows(room: Room) {
+    let work = room.manager().await;
+    let order = propose(&work, "job", json!({"items": 2})).await.id;
+    let state = async || work.order(order).await.expect("an order");
+    for (name, item, was, then) in [
+        ("leases", ItemState::Leased, OrderState::Queued, OrderState::CheckedOut),
+        ("submits", ItemState::Submitted, OrderState::CheckedOut, OrderState::InProgress),
+    ] {
+        crash_before_follow(name, &room.url);
+        let lagging = state().await;
+        assert_eq!(lagging.item_counts.get(item), 1, "{name}: the item's change is committed");
+        assert_eq!(lagging.order.state, was, "{name}: the order's is not");
+        work.seal().await.expect("sealed");
+        assert_eq!(state().await.order.state, then, "{name}: the sealer has moved it");
+    }
+    verified(&work).await;
 }
 
 /// A server of its own, ended at once in the middle, twice.

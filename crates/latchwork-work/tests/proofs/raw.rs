@@ -17,6 +17,7 @@ proofs![
     w02_the_order_exists_if_and_only_if_the_callers_row_does,
     w11_a_count_that_is_wrong_is_counted_anew,
     w15_damaged_rows_are_told_and_hide_no_others,
+    w03_one_that_the_database_refuses_spoils_no_other,
 ];
 
 /// A sealed trail of three orders.
@@ -192,5 +193,67 @@ async fn w15_damaged_rows_are_told_and_hide_no_others(room: Room) {
     let lease = client.checkout(Checkout::of_type("quick")).await.expect("asked").leases.remove(0);
     client.submit(Submission::new(&lease, json!(1))).await.expect("submitted");
     assert_eq!(work.order(good.id).await.expect("an order").order.state, OrderState::Submitted);
+    verified(&work).await;
+}
+
+/// Requests of one process share statements or transactions; those of some cannot be stored.
+async fn w03_one_that_the_database_refuses_spoils_no_other(room: Room) {
+    let work = room.manager().await;
+    for (table, column, bad) in [("lease", "agent", "bad"), ("result", "result", "\"bad\"")] {
+        let sql = match room.is_sqlite() {
+            true => format!(
+                "CREATE TRIGGER no_bad_{table} BEFORE INSERT ON latchwork_work_{table} \
+                 WHEN NEW.{column} = '{bad}' BEGIN SELECT RAISE(ABORT, 'no'); END"
+            ),
+            false => format!(
+                "ALTER TABLE latchwork_work_{table} ADD CONSTRAINT no_bad CHECK ({column} <> '{bad}')"
+            ),
+        };
+        room.run(&sql).await;
+    }
+    let order = propose(&work, "job", json!({"items": 20})).await.id;
+    let is_bad = |n: usize| n % 4 == 2;
+    let claim = |n: usize| {
+        let client = agent(&work, &if is_bad(n) { "bad".to_owned() } else { format!("agent-{n}") });
+        async move {
+            let got = client.checkout(Checkout::of_type("job")).await;
+            (client, got.map(|got| got.leases))
+        }
+    };
+    let mut held = Vec::new();
+    for (n, (client, got)) in
+        futures::future::join_all((0..16).map(claim)).await.into_iter().enumerate()
+    {
+        match got {
+            Ok(leases) => {
+                assert!(!is_bad(n) && leases.len() == 1, "{n}: {leases:?}");
+                held.extend(leases.into_iter().map(|lease| (client.clone(), lease)));
+            }
+            Err(error) => {
+                assert!(is_bad(n) && error.code() == "work_store_backend", "{n}: {error}")
+            }
+        }
+    }
+    let leases = room.number("SELECT count(*) FROM latchwork_work_lease").await;
+    assert_eq!((held.len(), leases), (12, 12), "and nothing of those that were refused");
+    let submit =
+        |(n, (client, lease)): (usize, &(latchwork_work::WorkClient, latchwork_work::Lease))| {
+            let result = if is_bad(n) { json!("bad") } else { json!(n) };
+            let (client, submission) = (client.clone(), Submission::new(lease, result));
+            async move { client.submit(submission).await }
+        };
+    let told = futures::future::join_all(held.iter().enumerate().map(submit)).await;
+    for (n, told) in told.iter().enumerate() {
+        let details = work.item(held[n].1.item_id).await.expect("an item");
+        match told {
+            Ok(_) => assert_eq!(details.result.expect("it is stored").result, json!(n)),
+            Err(error) => {
+                assert!(is_bad(n) && error.code() == "work_store_backend", "{n}: {error}");
+                assert!(details.result.is_none() && details.lease.is_some(), "the lease goes on");
+            }
+        }
+    }
+    assert_eq!(told.iter().filter(|told| told.is_ok()).count(), 9);
+    assert_eq!(work.order(order).await.expect("an order").order.state, OrderState::InProgress);
     verified(&work).await;
 }

@@ -13,15 +13,20 @@ proofs![
     w04_a_reclaim_does_not_end_a_lease_that_a_heartbeat_extends,
     w10_events_committed_after_the_look_are_not_sealed_without_one,
     w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circle,
+    w03_a_claim_that_nobody_waits_for_is_not_sent,
 ];
 
 /// Waits until somebody waits for a lock of this connection.
 async fn until_somebody_waits(room: &Room, holder: i32) {
+    until_so_many_wait(room, holder, 1).await;
+}
+
+async fn until_so_many_wait(room: &Room, holder: i32, count: i64) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
     let mut watch = room.pg().await;
     for _ in 0..600 {
         let row = sqlx::query(sql).bind(holder).fetch_one(&mut watch).await.expect("a row");
-        if row.get::<i64, _>(0) > 0 {
+        if row.get::<i64, _>(0) >= count {
             return;
         }
         tokio::time::sleep(millis(20)).await;
@@ -181,4 +186,40 @@ async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circl
     let met = room.number(deadlocks).await - before;
     // Other tests use the same database; a circle here would be met dozens of times.
     assert!(met <= 3, "{met} times two waited for each other");
+}
+
+/// While all messages of a process are under way, claims stand in line; those whose agents go meanwhile
+/// lease nothing. Those that were sent are done, whether anybody waits or not.
+async fn w03_a_claim_that_nobody_waits_for_is_not_sent(room: Room) {
+    let work = room.manager().await;
+    propose(&work, "job", json!({"items": 20})).await;
+    let claim = |name: String| {
+        let client = agent(&work, &name);
+        async move { client.checkout(Checkout::of_type("job")).await }
+    };
+    let mut other = room.pg().await;
+    let holder = pid(&mut other).await;
+    let mut tx = other.begin().await.expect("begun");
+    let lock = "LOCK TABLE latchwork_work_lease IN ACCESS EXCLUSIVE MODE";
+    sqlx::query(lock).execute(&mut *tx).await.expect("locked");
+    let mut sent = Vec::new();
+    for n in 1..=3 {
+        sent.push(tokio::spawn(claim(format!("sent-{n}"))));
+        until_so_many_wait(&room, holder, n).await;
+    }
+    for n in 0..5 {
+        let waiting = claim(format!("waiting-{n}"));
+        tokio::time::timeout(millis(300), waiting).await.expect_err("it cannot be done");
+    }
+    sent.into_iter().for_each(|claim| claim.abort());
+    tx.rollback().await.expect("free");
+    let sent = "SELECT count(*) FROM latchwork_work_lease WHERE agent LIKE 'sent-%'";
+    for _ in 0..600 {
+        if room.number(sent).await == 3 {
+            break;
+        }
+        tokio::time::sleep(millis(20)).await;
+    }
+    let rest = agent(&work, "rest").checkout(Checkout::of_type("job").limit(20)).await;
+    assert_eq!(rest.expect("checked out").leases.len(), 17, "all that were not sent for anybody");
 }

@@ -7,6 +7,7 @@ use super::preview::{Preview, check_state, describe, shown};
 use super::rule::{ReviewStatus, status_of};
 use crate::manager::client::{Answer, once};
 use crate::manager::{WorkClient, transact};
+use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, OrderEdit, ResultRow, ReviewRow, ReviewState, Session};
 use crate::{
     Diff, Error, ErrorKind, EventType, ItemId, ItemState, Order, OrderContent, OrderId, OrderState,
@@ -146,7 +147,8 @@ impl WorkClient {
                     self.count(session, order, &approval, counting).await?
                 }
             })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         if answer.value.order.state == OrderState::Approved && !answer.replayed {
             manager.wake_apply(&answer.value.order.order_type);
         }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::approve::{MAX_COMMENT, decision};
 use crate::manager::client::{Answer, check_text, once};
 use crate::manager::{WorkClient, transact};
+use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, Note, OrderEdit, Rework, Session, json as json_text};
 use crate::{Error, ErrorKind, Item, ItemId, ItemState, Order, OrderId, OrderState, Result};
 
@@ -114,7 +115,8 @@ impl WorkClient {
         let key = self.key("reject", &rejection)?;
         let answer: Answer<Order> = transact!(self.manager, session => {
             once!(session, &key, { self.reject_in(session, &rejection).await? })
-        })?;
+        })
+        .inspect_err(count_refusal)?;
         if !answer.replayed && rejection.rework {
             self.manager.inner.wake.notify(vec![answer.value.order_type.clone()]);
         }

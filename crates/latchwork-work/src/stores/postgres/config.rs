@@ -26,5 +26,5 @@ pub(super) async fn from_pool(pool: PgPool) -> Result<PostgresStore> {
 
 async fn open(pool: PgPool, lends_sessions: bool) -> Result<PostgresStore> {
     postgres::migrate(&pool, schema::LAYER, &schema::MIGRATIONS).await.map_err(error::sql)?;
-    Ok(PostgresStore { pool, lends_sessions })
+    Ok(PostgresStore::new(pool, lends_sessions))
 }

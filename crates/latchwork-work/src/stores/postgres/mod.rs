@@ -5,6 +5,7 @@
 //! then items by id, then their leases, then limits by key. A claim locks rows of
 //! `latchwork_work_ready` with `SKIP LOCKED` and never waits for another claim.
 
+mod batches;
 mod config;
 mod error;
 mod notify;
@@ -15,6 +16,7 @@ mod session;
 mod statements;
 mod store;
 
-pub(crate) use scripts::{PlainClaim, PlainSubmission};
+pub(crate) use batches::{ClaimRequest, SubmitRequest};
+pub(crate) use scripts::{PlainSubmission, Slot, Wanted, submission_steps};
 pub(crate) use session::PostgresSession;
 pub(crate) use store::PostgresStore;

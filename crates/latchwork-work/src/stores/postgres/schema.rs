@@ -6,10 +6,11 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 3] = [
+pub(super) const MIGRATIONS: [Migration; 4] = [
     Migration { version: 1, name: "orders", sql: FIRST },
     Migration { version: 2, name: "review", sql: SECOND },
     Migration { version: 3, name: "listeners and parts", sql: THIRD },
+    Migration { version: 4, name: "lanes", sql: FOURTH },
 ];
 
 const FIRST: &str = r#"
@@ -296,4 +297,24 @@ CREATE TABLE latchwork_work_part_body (
     notes text,
     PRIMARY KEY (item_id, part_key, seq)
 );
+"#;
+
+const FOURTH: &str = r#"
+-- Opens the first items of lanes, as many as their limits leave. A function, since its statement sees what was committed
+-- while the statement that calls it waited for the limits, and what that one has changed. The limits must be locked.
+CREATE FUNCTION latchwork_work_open_lanes(lanes json) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    types text;
+BEGIN
+    WITH opened AS (UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT r.item_id
+        FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id IN (SELECT w.item_id
+        FROM latchwork_work_limit m, LATERAL (SELECT r.item_id FROM latchwork_work_ready r
+        WHERE r.lane = m.key AND (r.hold <> 2 OR m.ordered)
+        ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT greatest(m.max - m.held, 0)) w
+        WHERE m.key IN (SELECT value FROM json_array_elements_text(lanes))) FOR UPDATE SKIP LOCKED)
+        RETURNING type)
+    SELECT json_agg(DISTINCT type)::text INTO types FROM opened;
+    RETURN types;
+END
+$$;
 "#;

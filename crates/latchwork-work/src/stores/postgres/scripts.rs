@@ -1,10 +1,14 @@
-//! A claim and a submission as one statement each, for what most of them are.
+//! Claims and submissions as one statement each, for many agents at once.
 //!
-//! By the general way they take ten messages. These do the same moves with the same events in one, and
-//! only where no limit counts: a claim whose first items are in no lane, a submission whose lease counts
-//! for nothing. Where that is not so they change nothing, and the general way decides. States are
-//! compared in the statement that writes them, as everywhere; the caller hands in the moves, which only
-//! the tables make.
+//! By the general way they take a dozen messages. These do the same moves with the same events in one,
+//! and count limits in it: the rows of all limits that concern it are locked in the order of their keys,
+//! behind everything else, and what they leave room for is leased. Where a limit is unknown, or holds
+//! something back, less is leased, and the general way decides about the rest. States are compared in
+//! the statement that writes them, as everywhere; the caller hands in the moves, which only the tables
+//! make.
+//!
+//! A statement sees the rows as they were when it began, and may wait for a limit after that. So what a
+//! freed lane lets in is opened by a function, which looks anew (`latchwork_work_open_lanes`).
 
 use std::time::Duration;
 
@@ -12,29 +16,43 @@ use chrono::{DateTime, Utc};
 use latchwork_sql::postgres::{JobConnection, in_time, is_unheard};
 use serde::Serialize;
 use serde_json::Value;
+use sqlx::postgres::PgPool;
 
 use super::error;
 use super::session::{bind, cells};
 use super::statements::STATEMENTS;
-use super::store::PostgresStore;
-use crate::store::{Cells, Param, Statements, params, rows, span};
-use crate::{Actor, EventId, Item, ItemMove, LeaseId, OrderState, Provenance, Result, Submitted};
+use crate::store::{Cells, Param, has_to_follow, json, look, params, rows, span};
+use crate::{EventId, Item, ItemMove, ItemState, LeaseId, OrderId, OrderState, Result, Submitted};
 
-/// A claim of items of one type.
-pub(crate) struct PlainClaim<'a> {
-    pub(crate) order_type: &'a str,
+/// What claims that share a statement have in common.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Wanted {
+    pub(crate) order_type: String,
     pub(crate) min_priority: i64,
     pub(crate) meta: Option<String>,
-    pub(crate) agent: &'a str,
     pub(crate) ttl: Duration,
     pub(crate) heartbeat_every: Duration,
-    pub(crate) limit: usize,
-    pub(crate) provenance: &'a Provenance,
     /// From queued to leased.
     pub(crate) step: ItemMove,
+    /// How many leases the type may have.
+    pub(crate) max_of_type: Option<u32>,
+    /// How many leases an agent may have.
+    pub(crate) max_of_agent: Option<u32>,
+}
+
+/// A lease that an agent wants.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Slot {
+    /// Its turn.
+    pub(crate) n: usize,
+    pub(crate) agent: String,
+    pub(crate) lease: LeaseId,
+    pub(crate) event: EventId,
+    pub(crate) provenance: Option<String>,
 }
 
 /// An item that was leased.
+#[derive(Debug)]
 pub(crate) struct PlainLease {
     pub(crate) item: Item,
     pub(crate) id: LeaseId,
@@ -43,17 +61,31 @@ pub(crate) struct PlainLease {
     pub(crate) input: Value,
 }
 
-/// A submission of one item.
-pub(crate) struct PlainSubmission<'a> {
+/// The result of one leased item.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PlainSubmission {
     pub(crate) lease: LeaseId,
-    pub(crate) agent: &'a str,
-    pub(crate) actor: &'a Actor,
+    pub(crate) agent: String,
+    pub(crate) actor_type: &'static str,
     pub(crate) result: String,
     pub(crate) evidence: Option<String>,
-    pub(crate) notes: Option<&'a str>,
-    pub(crate) provenance: &'a Provenance,
-    /// From leased to in_progress, and from there to submitted.
-    pub(crate) steps: [ItemMove; 2],
+    pub(crate) notes: Option<String>,
+    pub(crate) provenance: Option<String>,
+    pub(crate) first: EventId,
+    pub(crate) second: EventId,
+}
+
+/// What a submission did.
+#[derive(Debug)]
+pub(crate) struct PlainSubmitted {
+    /// The submission's own event, which tells it from another one of the same lease.
+    pub(crate) event: EventId,
+    pub(crate) submitted: Submitted,
+    pub(crate) order_type: String,
+    /// Whether its lease counted for a limit.
+    pub(crate) was_counted: bool,
+    /// Types of which something can be leased now that a lane held back.
+    pub(crate) opened: Vec<String>,
 }
 
 macro_rules! now {
@@ -62,87 +94,115 @@ macro_rules! now {
     };
 }
 
-/// type (1), priority (2), meta (3), agent (4), ttl (5), heartbeat (6), ids as JSON rows (7), how many (8),
-/// provenance (9), the move (10, 11).
+/// type (1), priority (2), meta (3), ttl (4), heartbeat (5), slots as JSON rows (6), how many (7), the move
+/// (8, 9), the limits of the type (10) and of an agent (11).
 const CLAIM: &str = concat!(
     "WITH ",
     now!(),
-    ", picked AS MATERIALIZED (SELECT r.item_id, r.lane, o.state AS order_state \
+    ", slot AS MATERIALIZED (SELECT * FROM json_to_recordset($6::json) AS x (n bigint, agent text, \
+     lease uuid, event uuid, provenance text)), \
+     picked AS MATERIALIZED (SELECT r.item_id, r.lane, o.state AS order_state \
      FROM latchwork_work_ready r JOIN latchwork_work_order o ON o.id = r.order_id \
      WHERE r.type = $1 AND r.hold = 0 AND r.priority >= $2 \
      AND o.state IN ('queued', 'checked_out', 'in_progress') \
      AND ($3::text IS NULL OR NOT EXISTS (SELECT 1 FROM jsonb_each($3::jsonb) w \
      WHERE o.meta -> w.key IS DISTINCT FROM w.value)) \
-     ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $8 FOR UPDATE OF r SKIP LOCKED), \
-     plain AS MATERIALIZED (SELECT item_id, order_state, row_number() OVER () AS n FROM picked \
-     WHERE NOT EXISTS (SELECT 1 FROM picked WHERE lane IS NOT NULL)), \
-     gone AS (DELETE FROM latchwork_work_ready r USING plain p WHERE r.item_id = p.item_id), \
-     leased AS (UPDATE latchwork_work_item i SET state = $11, version = i.version + 1, \
+     ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $7 FOR UPDATE OF r SKIP LOCKED), \
+     numbered AS MATERIALIZED (SELECT item_id, lane, order_state, row_number() OVER () AS n \
+     FROM picked), \
+     counting AS (SELECT lane AS key FROM picked WHERE lane IS NOT NULL \
+     UNION SELECT 'type:' || $1 FROM picked WHERE $10::bigint IS NOT NULL \
+     UNION SELECT 'agent:' || agent FROM slot WHERE $11::bigint IS NOT NULL \
+     AND EXISTS (SELECT 1 FROM picked)), \
+     lim AS MATERIALIZED (SELECT m.key, m.max, m.max - m.held AS room FROM latchwork_work_limit m \
+     WHERE m.key IN (SELECT key FROM counting) ORDER BY m.key FOR UPDATE OF m), \
+     free AS (SELECT p.item_id, p.order_state, row_number() OVER (ORDER BY p.n) AS n \
+     FROM (SELECT *, row_number() OVER (PARTITION BY lane ORDER BY n) AS in_lane FROM numbered) p \
+     LEFT JOIN lim ON lim.key = p.lane WHERE p.lane IS NULL OR p.in_lane <= lim.room), \
+     place AS (SELECT s.agent, s.lease, s.event, s.provenance, row_number() OVER (ORDER BY s.n) AS n \
+     FROM (SELECT *, row_number() OVER (PARTITION BY agent ORDER BY n) AS of_agent FROM slot) s \
+     LEFT JOIN lim ON lim.key = 'agent:' || s.agent \
+     WHERE $11::bigint IS NULL OR lim.max = $11 AND s.of_agent <= lim.room), \
+     given AS MATERIALIZED (SELECT f.item_id, f.order_state, p.* FROM free f JOIN place p USING (n) \
+     LEFT JOIN lim ON lim.key = 'type:' || $1 \
+     WHERE $10::bigint IS NULL OR lim.max = $10 AND p.n <= lim.room), \
+     gone AS (DELETE FROM latchwork_work_ready r USING given g WHERE r.item_id = g.item_id), \
+     leased AS (UPDATE latchwork_work_item i SET state = $9, version = i.version + 1, \
      attempts = i.attempts + 1, fence = i.fence + 1, leased_at = t.now, updated_at = t.now \
-     FROM plain p, t WHERE i.id = p.item_id AND i.state = $10 \
-     RETURNING i.*, p.n, p.order_state), \
-     ids AS MATERIALIZED (SELECT * FROM json_to_recordset($7::json) AS x (n bigint, lease uuid, \
-     event uuid)), \
+     FROM given g, t WHERE i.id = g.item_id AND i.state = $8 \
+     RETURNING i.*, g.n, g.order_state, g.agent, g.lease, g.event, g.provenance), \
+     counted AS (UPDATE latchwork_work_limit m SET held = m.held + c.more FROM (SELECT key, \
+     count(*) AS more FROM (SELECT lane AS key FROM leased WHERE lane IS NOT NULL \
+     UNION ALL SELECT 'type:' || $1 FROM leased WHERE $10::bigint IS NOT NULL \
+     UNION ALL SELECT 'agent:' || agent FROM leased WHERE $11::bigint IS NOT NULL) k GROUP BY key) c \
+     WHERE m.key = c.key), \
      made AS (INSERT INTO latchwork_work_lease (id, item_id, order_id, type, agent, lane, counted, \
      fence, ttl, heartbeat_every, leased_at, expires_at, heartbeat_at, heartbeat_event_at) \
-     SELECT ids.lease, i.id, i.order_id, i.type, $4, NULL, 0, i.fence, $5, $6, t.now, t.now + $5, \
-     t.now, t.now FROM leased i JOIN ids USING (n), t), \
+     SELECT i.lease, i.id, i.order_id, i.type, i.agent, i.lane, \
+     CASE WHEN $11::bigint IS NULL THEN 0 ELSE 1 END + CASE WHEN $10::bigint IS NULL THEN 0 ELSE 2 END \
+     + CASE WHEN i.lane IS NULL THEN 0 ELSE 4 END, \
+     i.fence, $4, $5, t.now, t.now + $4, t.now, t.now FROM leased i, t), \
      told AS (INSERT INTO latchwork_work_event (id, order_id, item_id, event, actor_type, actor_id, \
-     payload, provenance, created_at) SELECT ids.event, i.order_id, i.id, 'leased', 'agent', $4, \
-     json_build_object('lease_id', ids.lease, 'fence', i.fence, 'lease_expires_at', \
-     to_char(to_timestamp((t.now + $5) / 1000000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') \
-     || '.' || lpad(((t.now + $5) % 1000000)::text, 6, '0') || 'Z', 'attempt', i.attempts)::text, \
-     $9, t.now FROM leased i JOIN ids USING (n), t ORDER BY i.n) \
+     payload, provenance, created_at) SELECT i.event, i.order_id, i.id, 'leased', 'agent', i.agent, \
+     json_build_object('lease_id', i.lease, 'fence', i.fence, 'lease_expires_at', \
+     to_char(to_timestamp((t.now + $4) / 1000000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') \
+     || '.' || lpad(((t.now + $4) % 1000000)::text, 6, '0') || 'Z', 'attempt', i.attempts)::text, \
+     i.provenance, t.now FROM leased i, t ORDER BY i.n) \
      SELECT i.id::text, i.order_id::text, i.seq, i.type, i.state, i.version, i.priority, i.attempts, \
      i.max_attempts, i.available_at, i.concurrency, i.fence, i.leased_at, i.accepted_at, i.error, \
-     i.results, i.created_at, ids.lease::text, t.now, i.order_state, b.input \
-     FROM leased i JOIN ids USING (n) JOIN latchwork_work_input b ON b.item_id = i.id, t ORDER BY i.n"
+     i.results, i.created_at, i.lease::text, t.now, i.order_state, b.input \
+     FROM leased i JOIN latchwork_work_input b ON b.item_id = i.id, t ORDER BY i.n"
 );
 
-/// lease (1), agent (2), result (3), evidence as JSON (4), notes (5), provenance (6), two event ids (7, 8),
-/// the states on the way (9, 10, 11), actor type (12).
+/// Submissions as JSON rows (1), the states on the way (2, 3, 4).
 const SUBMIT: &str = concat!(
     "WITH ",
     now!(),
-    ", before AS MATERIALIZED (SELECT i.id, i.order_id, i.state AS was, i.version, i.results, \
-     l.fence FROM latchwork_work_lease l JOIN latchwork_work_item i ON i.id = l.item_id \
-     JOIN latchwork_work_order o ON o.id = l.order_id, t WHERE l.id = $1::uuid AND l.agent = $2 \
-     AND l.expires_at > t.now AND l.counted = 0 AND i.state IN ($9, $10) \
+    ", given AS MATERIALIZED (SELECT * FROM json_to_recordset($1::json) AS x (lease uuid, agent text, \
+     actor_type text, result text, evidence text, notes text, provenance text, first uuid, \
+     second uuid)), \
+     before AS MATERIALIZED (SELECT g.*, i.id, i.order_id, i.state AS was, i.version, \
+     i.results AS had, l.fence, l.counted, l.lane, l.type FROM given g \
+     JOIN latchwork_work_lease l ON l.id = g.lease AND l.agent = g.agent \
+     JOIN latchwork_work_item i ON i.id = l.item_id JOIN latchwork_work_order o ON o.id = l.order_id, \
+     t WHERE l.expires_at > t.now AND i.state IN ($2, $3) \
      AND o.state IN ('queued', 'checked_out', 'in_progress', 'failed')), \
-     done AS (UPDATE latchwork_work_item i SET state = $11, version = i.version + 1, \
-     results = b.results + 1, error = NULL, updated_at = t.now FROM before b, t WHERE i.id = b.id \
-     AND i.version = b.version AND i.state = b.was RETURNING i.id, i.order_id, i.results, b.was, \
-     b.fence), \
+     done AS (UPDATE latchwork_work_item i SET state = $4, version = i.version + 1, \
+     results = b.had + 1, error = NULL, updated_at = t.now FROM before b, t WHERE i.id = b.id \
+     AND i.version = b.version AND i.state = b.was RETURNING b.*), \
      ended AS (DELETE FROM latchwork_work_lease l USING done d WHERE l.item_id = d.id), \
      kept AS (INSERT INTO latchwork_work_result (item_id, version, actor_type, actor_id, result, \
-     created_at) SELECT d.id, d.results, $12, $2, $3, t.now FROM done d, t), \
+     created_at) SELECT d.id, d.had + 1, d.actor_type, d.agent, d.result, t.now FROM done d, t), \
      told AS (INSERT INTO latchwork_work_event (id, order_id, item_id, event, actor_type, actor_id, \
-     payload, provenance, created_at) SELECT e.id, d.order_id, d.id, e.event, $12, $2, \
-     CASE WHEN e.n = 2 THEN json_build_object('result_version', d.results, 'lease_id', $1::uuid, \
-     'fence', d.fence, 'evidence', $4::json, 'notes', $5::text)::text END, $6, t.now \
-     FROM done d, t, (VALUES (1, $7::uuid, $10), (2, $8::uuid, $11)) AS e (n, id, event) \
-     WHERE e.n = 2 OR d.was = $9 ORDER BY e.n) \
-     SELECT id::text, order_id::text, results FROM done"
+     payload, provenance, created_at) SELECT e.id, d.order_id, d.id, e.event, d.actor_type, d.agent, \
+     CASE WHEN e.n = 2 THEN json_build_object('result_version', d.had + 1, 'lease_id', d.lease, \
+     'fence', d.fence, 'evidence', d.evidence::json, 'notes', d.notes)::text END, d.provenance, t.now \
+     FROM done d, t, LATERAL (VALUES (1, d.first, $3), (2, d.second, $4)) AS e (n, id, event) \
+     WHERE e.n = 2 OR d.was = $2 ORDER BY d.id, e.n), \
+     freed AS MATERIALIZED (SELECT key, count(*) AS less FROM (SELECT lane AS key FROM done \
+     WHERE counted & 4 <> 0 UNION ALL SELECT 'type:' || type FROM done WHERE counted & 2 <> 0 \
+     UNION ALL SELECT 'agent:' || agent FROM done WHERE counted & 1 <> 0) k GROUP BY key), \
+     lim AS MATERIALIZED (SELECT m.key FROM latchwork_work_limit m \
+     WHERE m.key IN (SELECT key FROM freed) ORDER BY m.key FOR UPDATE OF m), \
+     counted AS (UPDATE latchwork_work_limit m SET held = greatest(m.held - f.less, 0) FROM freed f \
+     WHERE m.key = f.key AND m.key IN (SELECT key FROM lim) RETURNING m.key) \
+     SELECT d.second::text, d.id::text, d.order_id::text, d.had + 1, d.type, d.counted, \
+     (SELECT latchwork_work_open_lanes(json_agg(key)) FROM counted \
+     WHERE key >= 'key:' AND key < 'key;' HAVING count(*) > 0) FROM done d"
 );
 
-#[derive(Serialize)]
-struct Ids {
-    n: usize,
-    lease: LeaseId,
-    event: EventId,
+/// Single statements, each of which is a transaction by itself.
+#[derive(Clone)]
+pub(crate) struct Scripts {
+    pool: PgPool,
 }
 
-impl PostgresStore {
-    /// Whether a statement may be asked by itself: behind a pooler its parts could meet two servers.
-    pub(crate) fn has_scripts(&self) -> bool {
-        !self.lends_sessions
+impl Scripts {
+    pub(super) fn new(pool: PgPool) -> Self {
+        Scripts { pool }
     }
 
-    pub(crate) fn statements(&self) -> &'static Statements {
-        &STATEMENTS
-    }
-
-    /// One statement, which is a transaction by itself.
+    /// One statement.
     pub(crate) async fn once(&self, sql: &'static str, params: Vec<Param>) -> Result<Vec<Cells>> {
         let values = bind(params)?;
         let mut left = self.pool.options().get_max_connections();
@@ -160,26 +220,21 @@ impl PostgresStore {
         answer.map_err(error::driver)?.iter().map(cells).collect()
     }
 
-    /// Leases items of one type: the first ones, if none of them is in a lane.
-    pub(crate) async fn claim(
-        &self,
-        claim: &PlainClaim<'_>,
-        at: DateTime<Utc>,
-    ) -> Result<Vec<PlainLease>> {
-        let ids = |n| Ids { n, lease: LeaseId::new(at), event: EventId::new(at) };
-        let ids: Vec<_> = (1..=claim.limit).map(ids).collect();
+    /// Leases the first items, as many as there are slots and as limits leave.
+    pub(super) async fn claim(&self, wanted: &Wanted, slots: &[Slot]) -> Result<Vec<PlainLease>> {
+        let max = |max: Option<u32>| max.map(i64::from);
         let values = params![
-            claim.order_type,
-            claim.min_priority,
-            claim.meta.clone(),
-            claim.agent,
-            span(claim.ttl),
-            span(claim.heartbeat_every),
-            crate::store::json(&ids)?,
-            i64::try_from(claim.limit).unwrap_or(i64::MAX),
-            provenance(claim.provenance)?,
-            claim.step.from().as_str(),
-            claim.step.to().as_str(),
+            wanted.order_type.as_str(),
+            wanted.min_priority,
+            wanted.meta.clone(),
+            span(wanted.ttl),
+            span(wanted.heartbeat_every),
+            json(&slots)?,
+            i64::try_from(slots.len()).unwrap_or(i64::MAX),
+            wanted.step.from().as_str(),
+            wanted.step.to().as_str(),
+            max(wanted.max_of_type),
+            max(wanted.max_of_agent),
         ];
         let read = |mut row: Cells| {
             Ok(PlainLease {
@@ -193,40 +248,53 @@ impl PostgresStore {
         self.once(CLAIM, values).await?.into_iter().map(read).collect()
     }
 
-    /// Submits the result of a lease that counts for no limit; none if it is not such a one.
-    pub(crate) async fn submit(
+    /// Submits results of leases that are not over; those that are missing in the answer were not
+    /// submitted. Of several for one lease the database takes one, and says which.
+    pub(super) async fn submit(
         &self,
-        submission: &PlainSubmission<'_>,
-        at: DateTime<Utc>,
-    ) -> Result<Option<Submitted>> {
-        let [first, second] = submission.steps;
+        submissions: &[&PlainSubmission],
+        steps: [ItemMove; 2],
+    ) -> Result<Vec<PlainSubmitted>> {
+        let [first, second] = steps;
         let values = params![
-            submission.lease,
-            submission.agent,
-            submission.result.as_str(),
-            submission.evidence.clone(),
-            submission.notes.map(str::to_owned),
-            provenance(submission.provenance)?,
-            EventId::new(at),
-            EventId::new(at),
+            json(&submissions)?,
             first.from().as_str(),
             second.from().as_str(),
             second.to().as_str(),
-            submission.actor.actor_type.as_str(),
         ];
-        let rows = self.once(SUBMIT, values).await?;
         let read = |mut row: Cells| {
-            Ok(Submitted {
+            let event = row.parse()?;
+            let submitted = Submitted {
                 item_id: row.parse()?,
                 order_id: row.parse()?,
                 state: second.to(),
                 result_version: row.number()?,
-            })
+            };
+            let (order_type, was_counted) = (row.text()?, row.int()? != 0);
+            let opened = row.opt_json()?.unwrap_or_default();
+            Ok(PlainSubmitted { event, submitted, order_type, was_counted, opened })
         };
-        rows.into_iter().next().map(read).transpose()
+        self.once(SUBMIT, values).await?.into_iter().map(read).collect()
+    }
+
+    /// Those of the orders that have to follow their items (see `manager::follow`).
+    pub(super) async fn lagging(&self, orders: &[OrderId]) -> Result<Vec<OrderId>> {
+        let found = self.once(STATEMENTS.look, params![json(&orders)?]).await?;
+        let mut lagging = Vec::new();
+        for mut row in found {
+            let (order, state, has_open_items) = look(&mut row)?;
+            if has_to_follow(state, has_open_items) {
+                lagging.push(order);
+            }
+        }
+        Ok(lagging)
     }
 }
 
-fn provenance(provenance: &Provenance) -> Result<Option<String>> {
-    (!provenance.is_empty()).then(|| crate::store::json(provenance)).transpose()
+/// The moves of a submission: from leased to in_progress, and from there to submitted.
+pub(crate) fn submission_steps(tables: &crate::TransitionTables) -> Result<[ItemMove; 2]> {
+    Ok([
+        tables.item_move(ItemState::Leased, ItemState::InProgress)?,
+        tables.item_move(ItemState::InProgress, ItemState::Submitted)?,
+    ])
 }

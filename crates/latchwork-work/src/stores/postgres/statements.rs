@@ -134,9 +134,12 @@ pub(super) const STATEMENTS: Statements = Statements {
     payload: "SELECT payload FROM latchwork_work_payload WHERE order_id = $1::uuid",
     // From the end, where items are leased last: as long as the order has open items, one of the
     // first rows that is looked at is one.
-    look: "SELECT o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
-        AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
-        FROM latchwork_work_order o WHERE o.id = $1::uuid",
+    look: concat!(
+        "SELECT o.id::text, o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
+         AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
+         FROM latchwork_work_order o WHERE o.id IN ",
+        ids!(1)
+    ),
     item_counts: "SELECT state, count(*) FROM latchwork_work_item WHERE order_id = $1::uuid \
         GROUP BY state",
 
@@ -238,8 +241,27 @@ pub(super) const STATEMENTS: Statements = Statements {
         ORDER BY r.priority DESC, r.queued_at",
     pick: picked!("r.type = $1"),
     pick_of_order: picked!("r.order_id = $1::uuid"),
+    glance: concat!(
+        "SELECT (SELECT json_agg(w.value)::text FROM json_array_elements_text($2::json) w WHERE EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.type = w.value AND r.hold = 0)), \
+         (EXISTS (SELECT 1 FROM latchwork_work_ready r WHERE r.hold = 2 AND r.available_at <= \
+         coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AND r.type IN ",
+        texts!(2),
+        "))::int::bigint, (EXISTS (SELECT 1 FROM latchwork_work_lease l WHERE l.expires_at <= \
+         coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AND ('agent:' || l.agent IN ",
+        texts!(3),
+        " OR 'type:' || l.type IN ",
+        texts!(3),
+        " OR l.lane IS NOT NULL AND EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.lane = l.lane AND r.hold = 1 AND r.type IN ",
+        texts!(2),
+        "))))::int::bigint, (SELECT json_agg(json_build_array(m.key, m.held))::text FROM latchwork_work_limit m WHERE m.key IN ",
+        texts!(3),
+        ")"
+    ),
     next_due: concat!(
-        "SELECT min(available_at) - $1 FROM latchwork_work_ready WHERE hold = 2 AND type IN ",
+        "SELECT min(available_at) - coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM latchwork_work_ready \
+         WHERE hold = 2 AND type IN ",
         texts!(2)
     ),
     // Rows that a claim has locked are passed over: it waits for the lane's limit, which we hold.
@@ -255,7 +277,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT r.item_id \
          FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id IN (",
         within_limit!(),
-        ") FOR UPDATE SKIP LOCKED)"
+        ") FOR UPDATE SKIP LOCKED) RETURNING type"
     ),
     many_lanes: true,
 

@@ -1,12 +1,17 @@
 //! The database, and how a transaction begins in it.
 
+use std::sync::Arc;
+
 use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgPool};
 
+use super::batches::{Batches, ClaimRequest, SubmitAnswer, SubmitRequest};
+use super::scripts::{PlainLease, Scripts};
 use super::session::{Connection, PostgresSession};
+use super::statements::STATEMENTS;
 use super::{config, error, schema};
-use crate::store::micros_to_time;
+use crate::store::{Cells, Param, Statements, micros_to_time};
 use crate::{Error, Result};
 
 /// A PostgreSQL database.
@@ -15,6 +20,8 @@ pub(crate) struct PostgresStore {
     pub(super) pool: PgPool,
     /// Whether a pooler stands between, so that prepared statements must not outlive a transaction.
     pub(super) lends_sessions: bool,
+    scripts: Scripts,
+    batches: Arc<Batches>,
 }
 
 /// Begins, and asks for the time in the same message.
@@ -33,6 +40,36 @@ impl PostgresStore {
 
     pub(crate) async fn from_pool(pool: PgPool) -> Result<Self> {
         config::from_pool(pool).await
+    }
+
+    pub(super) fn new(pool: PgPool, lends_sessions: bool) -> Self {
+        let scripts = Scripts::new(pool.clone());
+        let batches = Arc::new(Batches::new(&scripts));
+        PostgresStore { pool, lends_sessions, scripts, batches }
+    }
+
+    /// Whether a statement may be asked by itself: behind a pooler its parts could meet two servers.
+    pub(crate) fn has_scripts(&self) -> bool {
+        !self.lends_sessions
+    }
+
+    pub(crate) fn statements(&self) -> &'static Statements {
+        &STATEMENTS
+    }
+
+    /// One statement, which is a transaction by itself.
+    pub(crate) async fn once(&self, sql: &'static str, params: Vec<Param>) -> Result<Vec<Cells>> {
+        self.scripts.once(sql, params).await
+    }
+
+    /// Leases by one statement, which claims that come together share.
+    pub(crate) async fn claim(&self, request: ClaimRequest) -> Result<Vec<PlainLease>> {
+        self.batches.claim(request).await
+    }
+
+    /// Submits by one statement, which submissions that come together share.
+    pub(crate) async fn submit(&self, request: SubmitRequest) -> Result<SubmitAnswer> {
+        self.batches.submit(request).await
     }
 
     /// The tables as SQL.

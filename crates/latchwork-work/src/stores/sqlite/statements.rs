@@ -137,9 +137,12 @@ pub(super) const STATEMENTS: Statements = Statements {
     payload: "SELECT payload FROM latchwork_work_payload WHERE order_id = $1",
     // From the end, where items are leased last: as long as the order has open items, one of the
     // first rows that is looked at is one.
-    look: "SELECT o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
-        AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
-        FROM latchwork_work_order o WHERE o.id = $1",
+    look: concat!(
+        "SELECT o.id, o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
+         AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
+         FROM latchwork_work_order o WHERE o.id IN ",
+        ids!(1)
+    ),
     item_counts: "SELECT state, count(*) FROM latchwork_work_item WHERE order_id = $1 \
         GROUP BY state",
 
@@ -238,8 +241,27 @@ pub(super) const STATEMENTS: Statements = Statements {
         ORDER BY r.priority DESC, r.queued_at",
     pick: picked!("r.type = $1"),
     pick_of_order: picked!("r.order_id = $1"),
+    glance: concat!(
+        "SELECT (SELECT json_group_array(w.value) FROM json_each($2) w WHERE EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.type = w.value AND r.hold = 0)), \
+         (EXISTS (SELECT 1 FROM latchwork_work_ready r WHERE r.hold = 2 AND r.available_at <= \
+         $1 AND r.type IN ",
+        texts!(2),
+        ")), (EXISTS (SELECT 1 FROM latchwork_work_lease l WHERE l.expires_at <= \
+         $1 AND ('agent:' || l.agent IN ",
+        texts!(3),
+        " OR 'type:' || l.type IN ",
+        texts!(3),
+        " OR l.lane IS NOT NULL AND EXISTS (SELECT 1 FROM latchwork_work_ready r \
+         WHERE r.lane = l.lane AND r.hold = 1 AND r.type IN ",
+        texts!(2),
+        ")))), (SELECT json_group_array(json_array(m.key, m.held)) FROM latchwork_work_limit m WHERE m.key IN ",
+        texts!(3),
+        ")"
+    ),
     next_due: concat!(
-        "SELECT min(available_at) - $1 FROM latchwork_work_ready WHERE hold = 2 AND type IN ",
+        "SELECT min(available_at) - $1 FROM latchwork_work_ready \
+         WHERE hold = 2 AND type IN ",
         texts!(2)
     ),
     hold_back: concat!(
@@ -254,7 +276,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT r.item_id \
          FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id IN (",
         within_limit!(),
-        "))"
+        ")) RETURNING type"
     ),
     many_lanes: false,
 
