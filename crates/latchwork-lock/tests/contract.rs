@@ -87,8 +87,9 @@ fn sqlite() -> Option<Suite> {
         let connect = move || SqliteLockProvider::open_file(path.clone());
         TestBackend::new(connect).keep(directory).stored(move || {
             let file = rusqlite::Connection::open(&file).expect("the file");
-            let count = file.query_row("SELECT count(*) FROM latchwork_lock", (), |row| row.get(0));
-            let count: i64 = count.expect("the table");
+            let count = "SELECT (SELECT count(*) FROM latchwork_lock_holder) + \
+                         (SELECT count(*) FROM latchwork_lock_waiter)";
+            let count: i64 = file.query_row(count, (), |row| row.get(0)).expect("the tables");
             std::future::ready(count.unsigned_abs())
         })
     }))

@@ -215,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn a_flushed_command_is_sent_by_its_caller_and_answered_by_the_task() {
         let client = Client::open("redis://127.0.0.1:1").expect("an address");
-        let connection = Arc::new(Connection::new(client, None));
+        let connection = Arc::new(Connection::new(client, None, None));
         let batcher = Arc::new(Batcher::new(MessageSender::new(connection, "client".into())));
         let (first, _receiver) = pending();
         assert!(batcher.send_now(first).is_none());

@@ -49,7 +49,8 @@ impl Store {
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let reply = self.connection.send_again(&scan).await.map_err(|e| error::driver(during, e))?;
+            let reply =
+                self.connection.send_again(&scan).await.map_err(|e| error::driver(during, e))?;
             let (next, found): (String, Vec<Vec<u8>>) =
                 redis::from_redis_value(reply).map_err(|_| error::unreadable(during))?;
             for name in found.into_iter().filter_map(|name| String::from_utf8(name).ok()) {
