@@ -29,6 +29,7 @@ mod item;
 mod lease;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod manager;
+mod measure;
 mod names;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 mod notify;

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test that is skipped says so")]
 
+mod figures;
 mod hostile;
 mod limits;
 mod roles;

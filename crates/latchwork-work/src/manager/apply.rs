@@ -20,6 +20,7 @@ use super::review::check_version;
 use super::wake::Wishes;
 use super::{WorkManager, read, transact};
 use crate::canonical::{canonical, sha256};
+use crate::measure;
 use crate::store::Note;
 use crate::{
     ApplyStep, Diff, Error, ErrorKind, EventType, Order, OrderContent, OrderId, OrderState,
@@ -194,9 +195,13 @@ impl ApplyWorker {
 
     async fn take(&self, only: Option<OrderId>) -> Result<Option<Order>> {
         let Some(claimed) = self.claim(only).await? else { return Ok(None) };
-        let id = claimed.order.id;
+        let (id, clock) = (claimed.order.id, &self.manager.inner.clock);
+        let begun = clock.now();
         self.process(claimed).await?;
-        read!(self.manager, session => { session.order(id).await.map(Some) })
+        let took = clock.now().since(begun);
+        let order = read!(self.manager, session => { session.order(id).await })?;
+        measure::applied(&order.order_type, order.state, took);
+        Ok(Some(order))
     }
 
     /// Leases an order, with the next fence.

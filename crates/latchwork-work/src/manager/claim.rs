@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{CheckedOut, Checkout, HeldBack, WorkClient, transact};
+use crate::measure;
 use crate::store::{
     AGENT, IdempotencyKey, ItemEdit, LANE, LeaseRow, LimitKey, LimitRow, NewLease, Pick, PickFrom,
     ResultRow, Session, TYPE, Taken,
@@ -104,7 +105,9 @@ impl WorkClient {
             }
         }
         self.manager.follow_all(std::mem::take(&mut all.follow)).await;
-        Ok(Claim::Now(all.into_answer()))
+        let answer = all.into_answer();
+        measure::claimed(&answer.leases);
+        Ok(Claim::Now(answer))
     }
 
     async fn claim_round(
@@ -250,6 +253,7 @@ impl WorkClient {
     }
 
     async fn follow_reclaimed(&self, reclaimed: Vec<Item>) -> Result<bool> {
+        measure::expired(&reclaimed);
         let orders: BTreeSet<_> = reclaimed.iter().map(|item| item.order_id).collect();
         self.manager.follow_all(orders).await;
         Ok(!reclaimed.is_empty())

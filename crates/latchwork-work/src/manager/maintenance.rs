@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{WorkClient, WorkManager, read, transact};
+use crate::measure;
 use crate::store::{OrderEdit, params, span};
 use crate::{Actor, ItemId, OrderId, OrderState, Result};
 
@@ -204,6 +205,7 @@ impl WorkManager {
                 Ok((self.reclaim_items(session, items).await?, last))
             })?;
             total += moved.len() as u64;
+            measure::expired(&moved);
             let orders: BTreeSet<_> = moved.iter().map(|item| item.order_id).collect();
             let types: BTreeSet<_> = moved.into_iter().map(|item| item.item_type).collect();
             self.follow_all(orders).await;

@@ -202,15 +202,17 @@ async fn turn(
     }
     let _place = if patience.is_zero() { None } else { Some(app.waiting()?) };
     let request = calls.request(requester, reservation(calls))?.with_wait(Wait::For(patience));
-    let mut ending = app.shutdown.clone();
-    tokio::select! {
+    let (mut ending, begun) = (app.shutdown.clone(), calls.now());
+    let turn = tokio::select! {
         // The place is kept when this is dropped, so the client goes on waiting at another server.
         turn = calls.provider.acquire(&request) => match turn? {
-            Acquired::Granted(_) => Ok(Turn::Ready),
-            Acquired::Taken(_) => Ok(Turn::Over),
+            Acquired::Granted(_) => Turn::Ready,
+            Acquired::Taken(_) => Turn::Over,
         },
-        _ = ending.wait_for(|ending| *ending) => Ok(Turn::Ending),
-    }
+        _ = ending.wait_for(|ending| *ending) => Turn::Ending,
+    };
+    crate::metrics::lock_wait(matches!(turn, Turn::Ready), calls.now().since(begun));
+    Ok(turn)
 }
 
 /// How long a turn is reserved for a client that must claim it.
