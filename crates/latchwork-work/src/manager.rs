@@ -8,6 +8,7 @@ mod claim;
 mod client;
 mod follow;
 mod heartbeat;
+mod keyed_effect;
 mod lease_end;
 mod listen;
 mod lookup;
@@ -33,6 +34,7 @@ pub use blockers::{Blocker, BlockerCode, BlockerGroup, ItemExplanation, OrderExp
 pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
 pub use client::{Answer, WorkClient};
+pub use keyed_effect::KeyedEffect;
 pub use lease_end::Failure;
 pub use listen::{
     EventFilter, EventPage, ListenFrom, Listener, ListenerPosition, SealNotices, Subscription,

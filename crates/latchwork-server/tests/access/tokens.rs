@@ -116,6 +116,39 @@ async fn tokens_are_made_listed_and_revoked_over_http() {
 }
 
 #[tokio::test]
+async fn a_key_makes_one_token_and_tells_its_text_once() {
+    for f in Fixture::each().await {
+        let admin = f.plain("ada", Role::Admin).await;
+        let send = async |path: &str, body: Value| {
+            let request = request("POST", path)
+                .header("authorization", format!("Bearer {admin}"))
+                .header("content-type", "application/json")
+                .header("idempotency-key", "k-1");
+            f.send(request.body(Body::from(body.to_string())).expect("a request")).await
+        };
+        let wanted = json!({"name": "bob", "role": "agent"});
+        let made = send("/v1/tokens", wanted.clone()).await.ok();
+        let secret = made["secret"].as_str().expect("its text");
+        let id = made["token"]["id"].as_str().expect("an id");
+        let revoke = format!("/v1/tokens/{id}/revoke");
+        // Also where the name is free again.
+        for again in 0..2 {
+            let answer = send("/v1/tokens", wanted.clone()).await;
+            answer.refused(409, "token_exists");
+            assert_eq!(answer.body["existing"], id);
+            assert!(!answer.text.contains(&secret[9..]), "{}", answer.text);
+            let revoked = send(&revoke, json!({})).await;
+            let replayed = revoked.headers.contains_key("idempotent-replayed");
+            assert_eq!(replayed, again == 1, "{}", revoked.text);
+            revoked.ok();
+        }
+        let other = send("/v1/tokens", json!({"name": "bob", "role": "reader"})).await;
+        other.refused(422, "idempotency_conflict");
+        assert_eq!(f.tokens.list(None, 10).await.expect("tokens").len(), 2);
+    }
+}
+
+#[tokio::test]
 async fn a_token_makes_and_sees_none_that_may_do_more() {
     for f in Fixture::each().await {
         let root = f.plain("root", Role::Admin).await;

@@ -10,6 +10,7 @@ mod explain;
 mod flows;
 mod idempotency;
 mod locks;
+mod keyed_effects;
 mod parts;
 #[cfg(all(feature = "postgres", target_os = "linux"))]
 mod proofs;
