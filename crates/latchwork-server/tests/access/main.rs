@@ -6,6 +6,7 @@
 
 mod figures;
 mod hostile;
+mod keys;
 mod limits;
 mod roles;
 mod support;

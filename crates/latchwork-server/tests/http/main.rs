@@ -8,9 +8,10 @@ mod browsers;
 mod client;
 mod explain;
 mod flows;
+mod headers;
 mod idempotency;
-mod locks;
 mod keyed_effects;
+mod locks;
 mod parts;
 #[cfg(all(feature = "postgres", target_os = "linux"))]
 mod proofs;
