@@ -53,7 +53,7 @@ pub struct Problem {
     /// The position up to which events were pruned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<u64>,
-    /// The order that is in the way.
+    /// The id of what is in the way: an order, or a token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub existing: Option<String>,
 }

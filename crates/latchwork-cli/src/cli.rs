@@ -46,7 +46,14 @@ enum Command {
 
 impl Cli {
     pub(crate) fn run(self) -> ExitCode {
-        log();
+        // A server logs unless told otherwise, and its configuration says how.
+        #[cfg(feature = "sqlite")]
+        let logs_by_itself = matches!(self.command, Command::Serve(_));
+        #[cfg(not(feature = "sqlite"))]
+        let logs_by_itself = false;
+        if !logs_by_itself {
+            log();
+        }
         match self.command {
             Command::Lock(lock) => lock.run(),
             Command::Locks(locks) => locks.run(),

@@ -28,6 +28,8 @@ fn trim(number: String) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -51,6 +53,27 @@ mod tests {
         for bad in ["", "30", "soon", "-1s", "5 parsecs"] {
             let error = parse(bad).expect_err(bad);
             assert!(error.contains("30s"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_span_or_an_error_that_says_how(
+            text in prop_oneof!["\\PC{0,20}", "[0-9]{0,22}[a-z]{0,6} ?[0-9]{0,4}(s|ms|h)?"],
+        ) {
+            if let Err(error) = parse(&text) {
+                prop_assert!(error.contains("30s"), "{error}");
+            }
+        }
+
+        #[test]
+        fn every_span_can_be_shown_and_what_is_shown_can_be_read(millis in any::<u64>()) {
+            let span = Duration::from_millis(millis);
+            let shown = show(span);
+            // Tenths are for people only.
+            if !shown.contains('.') {
+                prop_assert!(parse(&shown).is_ok_and(|read| read <= span), "{shown}");
+            }
         }
     }
 }

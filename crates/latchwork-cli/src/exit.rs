@@ -97,6 +97,7 @@ impl From<latchwork::work::Error> for Failure {
         use latchwork::work::ErrorKind as Kind;
         let exit = match error.kind() {
             Kind::InvalidDeclaration { .. } => Exit::Usage,
+            Kind::StoreUnavailable { .. } | Kind::StoreBackend { .. } => Exit::Unavailable,
             _ => Exit::Internal,
         };
         Failure::new(exit, error.code(), error.to_string())

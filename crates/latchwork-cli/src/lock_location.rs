@@ -258,6 +258,8 @@ pub(crate) fn default_directory() -> Result<PathBuf, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -295,5 +297,25 @@ mod tests {
         assert_eq!(quoted("order:1"), "order:1");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
+    }
+
+    proptest! {
+        #[test]
+        fn no_password_is_ever_shown(
+            scheme in "(postgres|mysql|redis|etcd)",
+            password in "[!-~&&[^?&]]{0,6}hushhush[!-~&&[^?&]]{0,6}",
+            host in "[a-z0-9.:,]{1,12}",
+            query in "[a-z=&]{0,12}",
+        ) {
+            let shown = without_password(&format!("{scheme}://me:{password}@{host}/db?{query}"));
+            prop_assert!(!shown.contains("hushhush"), "{shown}");
+            let shown = without_password(&format!("{scheme}://{host}/db?{query}&password={password}"));
+            prop_assert!(!shown.contains("hushhush"), "{shown}");
+        }
+
+        #[test]
+        fn any_text_can_be_shown(text in "\\PC{0,40}") {
+            drop((without_password(&text), as_path(&text), as_file_url(&text), quoted(&text)));
+        }
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Exit, Failure};
 use crate::lock_location;
@@ -21,7 +22,7 @@ pub(crate) struct Setting {
     default: Option<&'static str>,
 }
 
-pub(crate) const SETTINGS: [Setting; 10] = [
+pub(crate) const SETTINGS: [Setting; 12] = [
     Setting {
         key: "listen",
         env: "LATCHWORK_LISTEN",
@@ -33,6 +34,19 @@ pub(crate) const SETTINGS: [Setting; 10] = [
     Setting { key: "types", env: "LATCHWORK_TYPES", flag: "--types", default: None },
     Setting { key: "tls.cert", env: "LATCHWORK_TLS_CERT", flag: "--tls-cert", default: None },
     Setting { key: "tls.key", env: "LATCHWORK_TLS_KEY", flag: "--tls-key", default: None },
+    Setting {
+        key: "log.filter",
+        env: "LATCHWORK_LOG",
+        flag: "--log",
+        // The database driver's own words are about statements, and notices of the server.
+        default: Some("info,sqlx=warn"),
+    },
+    Setting {
+        key: "log.format",
+        env: "LATCHWORK_LOG_FORMAT",
+        flag: "--log-format",
+        default: Some("text"),
+    },
     Setting {
         key: "limits.max_body_bytes",
         env: "LATCHWORK_MAX_BODY_BYTES",
@@ -90,6 +104,13 @@ pub(crate) struct ListenFlags {
     /// The key of the certificate, as PEM [env: LATCHWORK_TLS_KEY].
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
+    /// What is logged on stderr: error, warn, info, debug or trace, also for parts of the program, such as
+    /// info,latchwork_server=debug [env: LATCHWORK_LOG] [default: info,sqlx=warn].
+    #[arg(long, value_name = "FILTER", help_heading = "Log")]
+    log: Option<String>,
+    /// How it is logged: text, or json with one object a line [env: LATCHWORK_LOG_FORMAT] [default: text].
+    #[arg(long, value_name = "FORMAT", help_heading = "Log")]
+    log_format: Option<String>,
     /// The largest body of a request [env: LATCHWORK_MAX_BODY_BYTES] [default: 4194304].
     #[arg(long, value_name = "BYTES", help_heading = "Limits")]
     max_body_bytes: Option<String>,
@@ -205,10 +226,21 @@ impl ServerConfig {
                 }
             };
         }
+        if let Some(database) = self.get("database")
+            && !["sqlite:", "postgres:", "postgresql:"]
+                .iter()
+                .any(|kind| database.text.starts_with(kind))
+        {
+            // Without the text: it may hold a password.
+            let message = "a server keeps its data in PostgreSQL or SQLite: write \
+                           postgres://user:password@host/database or sqlite:///directory/file.db";
+            return Err(wrong(format!("{}: {message}", database.source)));
+        }
         self.listen()?;
         for setting in SETTINGS.iter().filter(|setting| setting.key.starts_with("limits.")) {
             self.number::<u32>(setting.key)?;
         }
+        self.log()?;
         if self.get("tls.cert").is_some() != self.get("tls.key").is_some() {
             let message = "TLS needs a certificate and its key: set both tls.cert and tls.key";
             return Err(wrong(message));
@@ -234,8 +266,30 @@ impl ServerConfig {
                 "listen" => "an address such as 127.0.0.1:8420",
                 _ => "a whole number that is allowed here",
             };
-            wrong(format!("{source}: {key}: {text:?} is not {wanted}"))
+            match source {
+                // Its name is the key's.
+                Source::Flag(flag) => wrong(format!("{flag}: {text:?} is not {wanted}")),
+                _ => wrong(format!("{source}: {key}: {text:?} is not {wanted}")),
+            }
         })
+    }
+
+    /// What is logged, and whether as JSON.
+    pub(crate) fn log(&self) -> Result<(EnvFilter, bool), Failure> {
+        let text = |key| self.get(key).map_or("", |value| &value.text);
+        let source = |key| self.get(key).map_or(&Source::Default, |value| &value.source);
+        let filter = EnvFilter::try_new(text("log.filter")).map_err(|error| {
+            let example = "write it like info or info,latchwork_server=debug";
+            wrong(format!("{}: log.filter: {error}; {example}", source("log.filter")))
+        })?;
+        match text("log.format") {
+            "text" => Ok((filter, false)),
+            "json" => Ok((filter, true)),
+            other => {
+                let source = source("log.format");
+                Err(wrong(format!("{source}: log.format: {other:?} is neither text nor json")))
+            }
+        }
     }
 
     /// The files for TLS.
@@ -251,8 +305,13 @@ impl ServerConfig {
             return Ok((url.text.clone(), lock_location::without_password(&url.text)));
         }
         let directory = self.directory()?;
+        let directory = std::path::absolute(&directory).unwrap_or(directory);
         let file = directory.join("latchwork.db");
-        let failed = |message| Failure::new(Exit::Unavailable, "work_store_backend", message);
+        let failed = |message| {
+            let mut failure = Failure::new(Exit::Unavailable, "work_store_backend", message);
+            failure.hint = Some("name another directory with --data".to_owned());
+            failure
+        };
         if make {
             std::fs::create_dir_all(&directory).map_err(|error| {
                 failed(format!("{} cannot be made: {error}", directory.display()))
@@ -281,6 +340,8 @@ fn flag_of(key: &str, flags: &ServerFlags, listen: &ListenFlags) -> Option<Strin
         "types" => &listen.types,
         "tls.cert" => &listen.tls_cert,
         "tls.key" => &listen.tls_key,
+        "log.filter" => &listen.log,
+        "log.format" => &listen.log_format,
         "limits.max_body_bytes" => &listen.max_body_bytes,
         "limits.max_waiting" => &listen.max_waiting,
         "limits.max_wait_s" => &listen.max_wait_s,
@@ -307,6 +368,8 @@ fn sqlite_url(file: &Path) -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn load(text: &str, env: &[(&str, &str)], listen: ListenFlags) -> Result<ServerConfig, String> {
@@ -348,6 +411,22 @@ mod tests {
     }
 
     #[test]
+    fn a_database_of_another_kind_is_refused_without_its_password() {
+        for other in ["mysql://me:hush@host/db", "hush", "redis://:hush@host", "/var/lib/hush"] {
+            let env = [("LATCHWORK_DATABASE", other)];
+            let message = load("", &env, ListenFlags::default()).expect_err(other);
+            assert!(
+                message.starts_with("LATCHWORK_DATABASE: a server keeps its data in"),
+                "{message}"
+            );
+            assert!(!message.contains("hush"), "{message}");
+        }
+        for known in ["postgres://h/d", "postgresql://h/d", "sqlite:///a.db", "sqlite:a.db"] {
+            load("", &[("LATCHWORK_DATABASE", known)], ListenFlags::default()).expect(known);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_file_and_line() {
         for (text, told) in [
             (
@@ -368,6 +447,8 @@ mod tests {
                 "latchwork.toml:1 names a directory",
             ),
             ("[tls]\ncert = \"c\"\n", "TLS needs a certificate and its key"),
+            ("[log]\nformat = \"xml\"\n", "DIR/latchwork.toml:2: log.format: \"xml\" is neither"),
+            ("[log]\nfilter = \"x=y=z\"\n", "DIR/latchwork.toml:2: log.filter: "),
         ] {
             let message = load(text, &[], ListenFlags::default()).expect_err(text);
             assert!(message.contains(told), "{text}: {message}");
@@ -380,5 +461,30 @@ mod tests {
         let listen = ListenFlags::default();
         let failure = ServerConfig::load_with(&flags, &listen, Path::new("/"), none);
         assert!(failure.expect_err("no file").message.contains("/no/such/file"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_file_is_a_configuration_or_an_error_with_its_line(
+            lines in prop::collection::vec(prop_oneof![
+                "\\PC{0,20}",
+                "(listen|data|database|limits|tls|[a-z]{1,5})(\\.[a-z_]{1,12})? = (\"[a-z0-9:/.]{0,16}\"|[0-9]{1,4}|\\[1\\]|true)",
+                "\\[(limits|tls|[a-z]{1,4})\\]",
+            ], 0..6),
+        ) {
+            if let Err(message) = load(&lines.join("\n"), &[], ListenFlags::default()) {
+                let told = ["latchwork.toml:", "TLS needs", "names a directory"];
+                prop_assert!(told.iter().any(|told| message.contains(told)), "{message}");
+            }
+        }
+
+        #[test]
+        fn any_variable_is_a_value_or_an_error_that_names_it(text in "\\PC{1,20}") {
+            for name in ["LATCHWORK_LISTEN", "LATCHWORK_MAX_WAITING"] {
+                if let Err(message) = load("", &[(name, &*text)], ListenFlags::default()) {
+                    prop_assert!(message.contains(name), "{message}");
+                }
+            }
+        }
     }
 }

@@ -19,6 +19,9 @@ pub mod flow;
 pub mod history;
 #[cfg(feature = "lock")]
 pub mod lock;
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub mod own_server;
 // Signals and the death of a parent are told in the words of Linux.
 #[cfg(target_os = "linux")]
 pub mod process;

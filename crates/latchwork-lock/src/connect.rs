@@ -241,7 +241,32 @@ fn bare(url: &Url) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_address_or_an_error(
+            text in "(memory|noop|file|sqlite|postgres|mysql|redis|etcd|[a-z]{0,5}):?\\PC{0,30}",
+        ) {
+            if let Err(error) = schema(&text) {
+                prop_assert!(["invalid_argument", "not_built"].contains(&error.code()), "{error}");
+            }
+        }
+
+        #[test]
+        fn no_refusal_repeats_a_password(
+            scheme in "[a-z+]{0,12}",
+            host in "[ -~]{0,12}",
+            rest in "[ -~]{0,20}",
+        ) {
+            let address = format!("{scheme}://me:hushhush@{host}/{rest}");
+            if let Err(error) = schema(&address) {
+                prop_assert!(!error.to_string().contains("hushhush"), "{error}");
+            }
+        }
+    }
 
     #[tokio::test]
     async fn addresses_are_told_apart() {

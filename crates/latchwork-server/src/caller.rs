@@ -270,3 +270,52 @@ fn is_traceparent(text: &str) -> bool {
     let lengths: Vec<_> = text.split('-').map(str::len).collect();
     lengths == [2, 32, 16, 2] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn one(name: &'static str, bytes: &[u8]) -> Option<HeaderMap> {
+        let mut headers = HeaderMap::new();
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_bytes(bytes).ok()?);
+        Some(headers)
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_of_a_header_are_its_text_or_a_refusal(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            let Some(headers) = one(IDEMPOTENCY_KEY, &bytes) else { return Ok(()) };
+            if let Ok(read) = text(&headers, IDEMPOTENCY_KEY) {
+                prop_assert_eq!(read.map(String::into_bytes), Some(bytes.clone()));
+            }
+            let mut twice = headers.clone();
+            twice.append(IDEMPOTENCY_KEY, HeaderValue::from_static("again"));
+            prop_assert!(text(&twice, IDEMPOTENCY_KEY).is_err(), "two keys");
+        }
+
+        #[test]
+        fn any_text_is_what_a_header_means_or_a_refusal(
+            text in prop_oneof!["\\PC{0,30}", "\"-?[0-9]{0,22}\"", "(agent|user|system):\\PC{0,12}", "[Bb]earer +\\PC{0,12}"],
+        ) {
+            if let Ok(Some(version)) = version_of(&text) {
+                prop_assert_eq!(text.trim_matches('"').parse::<i64>(), Ok(version));
+            }
+            if let Ok(actor) = actor_of(Some(&text)) {
+                prop_assert_eq!(identity_of(&actor), text.clone());
+            }
+            if let Ok(token) = bearer(&text) {
+                prop_assert!(text.ends_with(token) || text.trim_end().ends_with(token));
+            }
+        }
+
+        #[test]
+        fn only_traces_of_the_standard_are_kept(
+            text in prop_oneof!["\\PC{0,60}", "[0-9a-f]{2}-[0-9a-f]{30,34}-[0-9a-f]{16}-[0-9a-f]{2}"],
+        ) {
+            prop_assert!(!is_traceparent(&text) || text.len() == 55 && text.is_ascii());
+        }
+    }
+}

@@ -49,6 +49,12 @@ impl ApiError {
         self
     }
 
+    /// Names what is there already.
+    pub(crate) fn existing(mut self, id: uuid::Uuid) -> Self {
+        self.problem.existing = Some(id.to_string());
+        self
+    }
+
     /// Whether the server could not serve, whatever the request was.
     pub(crate) fn is_of_server(&self) -> bool {
         self.problem.status >= 500

@@ -14,7 +14,6 @@
 //! Without [`Tokens`] every caller may do everything: [`serve`] listens on loopback only then, and
 //! [`router`] refuses requests that a web page could have sent.
 
-#[allow(dead_code, reason = "tokens make roles")]
 mod access;
 mod app;
 mod applier;
@@ -29,11 +28,11 @@ mod layer_errors;
 mod local_only;
 mod lock_calls;
 mod metrics;
+mod once;
 mod page;
 mod request_id;
 mod role;
 mod routes;
-#[allow(dead_code, reason = "locks and flows ask for the rest of it")]
 mod scope;
 mod serve;
 mod serve_error;

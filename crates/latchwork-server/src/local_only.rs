@@ -91,6 +91,8 @@ fn is_port(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -113,6 +115,28 @@ mod tests {
             "user@localhost",
         ] {
             assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_but_those_of_loopback_is_taken(host in prop_oneof![
+            "\\PC{0,20}",
+            "(localhost|127\\.0\\.0\\.1|\\[::1\\])[.:@/a-z0-9\\[\\]-]{0,10}",
+        ]) {
+            if is_loopback(&host) {
+                // As every other program reads it.
+                let url = url::Url::parse(&format!("http://{host}/"));
+                let named = url.ok().and_then(|url| url.host().map(|host| host.to_owned()));
+                let local = match named {
+                    Some(url::Host::Domain(name)) => name == "localhost",
+                    Some(url::Host::Ipv4(address)) => address.is_loopback(),
+                    Some(url::Host::Ipv6(address)) => address.is_loopback(),
+                    // A port that is none: nobody can be there.
+                    None => true,
+                };
+                prop_assert!(local, "{host}");
+            }
         }
     }
 }

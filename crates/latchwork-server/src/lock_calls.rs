@@ -11,6 +11,7 @@ use std::time::Duration;
 use latchwork_api::{HeldLock, LockMode, LockToken};
 use latchwork_lock::provider::{AcquireRequest, AnyLockProvider, Grant, Moment, Proof, Token};
 use latchwork_lock::{Key, Locks, MAX_OWNER_BYTES, MAX_TTL, MIN_TTL, Mode, Owner};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::app::App;
@@ -28,8 +29,16 @@ pub(crate) struct LockCalls<'a> {
     pub(crate) locks: &'a Locks,
     pub(crate) provider: AnyLockProvider,
     pub(crate) key: Key,
+    pub(crate) caller: &'a Caller,
     name: &'a str,
-    caller: &'a Caller,
+}
+
+/// Which lease a request got: what is stored under its idempotency key. No secret.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct GrantedLease {
+    pub(crate) fence: u64,
+    pub(crate) previous_fence: Option<u64>,
+    pub(crate) waited: bool,
 }
 
 /// What a waiter or holder says about itself.
@@ -49,7 +58,7 @@ impl<'a> LockCalls<'a> {
             return Err(ApiError::new(403, "forbidden", "this key is the server's own"));
         }
         let key = locks.key(name)?;
-        Ok(LockCalls { locks, provider: locks.any_provider(), key, name, caller })
+        Ok(LockCalls { locks, provider: locks.any_provider(), key, caller, name })
     }
 
     /// The token as the provider knows it: of this caller and no other, so that a secret which was
@@ -133,6 +142,30 @@ impl<'a> LockCalls<'a> {
             ttl_ms: millis(ttl),
             remaining_ms: millis(ttl.saturating_sub(self.now().since(from))),
         }
+    }
+
+    /// A lease that an earlier request got, with the time that is left of it. No more is promised than
+    /// that: whoever counts `ttl_ms` from before this request never trusts the lease for too long.
+    pub(crate) async fn as_it_is_now(&self, granted: &GrantedLease) -> Result<HeldLock, ApiError> {
+        let seen = self.locks.inspect(self.name).await?;
+        // No other lease of the key ever has its fence.
+        let holder = seen.holders.iter().find(|holder| holder.fence.get() == granted.fence);
+        let Some(holder) = holder else {
+            let detail = format!(
+                "the lease on {:?} that this request got is over; take a fresh idempotency key, and a \
+                 fresh token",
+                self.name
+            );
+            return Err(ApiError::new(409, "lease_expired", detail));
+        };
+        Ok(HeldLock {
+            key: self.name.to_owned(),
+            fence: granted.fence,
+            previous_fence: granted.previous_fence,
+            waited: granted.waited,
+            ttl_ms: millis(holder.expires_in),
+            remaining_ms: millis(holder.expires_in),
+        })
     }
 
     pub(crate) fn lost(&self, detail: impl fmt::Display) -> ApiError {

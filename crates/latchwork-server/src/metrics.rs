@@ -1,6 +1,8 @@
 //! `/metrics` in the text format of Prometheus: what the layers count through the `metrics` facade, and
 //! what is read from the store when somebody asks.
 
+use std::time::Duration;
+
 use axum::extract::{MatchedPath, Request};
 use axum::middleware::Next;
 use axum::response::Response;
@@ -63,4 +65,12 @@ pub(crate) async fn count(request: Request, next: Next) -> Response {
     .increment(1);
     metrics::histogram!("latchwork_http_request_seconds", "route" => route).record(took);
     response
+}
+
+/// Times one wait for a lock, by whether it ended with the turn. A client that waits on in a second request
+/// is timed twice: a request is what the server sees.
+pub(crate) fn lock_wait(got_its_turn: bool, took: Duration) {
+    let outcome = if got_its_turn { "turn" } else { "over" };
+    metrics::histogram!("latchwork_lock_wait_seconds", "outcome" => outcome)
+        .record(took.as_secs_f64());
 }

@@ -3,9 +3,10 @@
 //! Tokens are rows of the database, made by `latchwork tokens create` or by an admin's token over HTTP. As
 //! soon as there ever was one, every request needs one: revoking the last token opens nothing.
 //!
-//! A server remembers a token for [`REMEMBERED`], so that its store is not asked at every request, and a
-//! revoked token is refused everywhere after that time at the latest. Streams and long polls look again
-//! while they wait.
+//! A server remembers a token for [`REMEMBERED`], so that its store is not asked at every request. Every
+//! [`NOTICED`] one request asks what is new for all of them, so that a first token and a revocation are known
+//! by then; where that answer is late, after [`REMEMBERED`] at the latest. Streams and long polls look
+//! again while they wait.
 
 mod cache;
 mod error;
@@ -34,6 +35,10 @@ use secret::Malformed;
 /// How long a server goes by what it knows of a token.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(1);
 
+/// How long a server goes by what it knows of whether tokens were made or revoked elsewhere. One small
+/// query in this time, however many requests come.
+const NOTICED: Duration = Duration::from_millis(100);
+
 /// How exactly the last use is noted, so that reading requests do not become writes.
 const LAST_USED: TimeDelta = TimeDelta::minutes(1);
 
@@ -47,7 +52,18 @@ struct Inner {
     cache: Mutex<cache::Cache>,
     /// That there ever was a token stays true once it is.
     configured: AtomicBool,
-    looked: Mutex<Option<Moment>>,
+    news: Mutex<News>,
+}
+
+/// What was last known of all tokens.
+#[derive(Default)]
+struct News {
+    /// When the store was asked for it.
+    at: Option<Moment>,
+    /// How many were revoked then.
+    revoked: i64,
+    /// A request asks at this time.
+    asking: bool,
 }
 
 /// Why a caller is not who it says.
@@ -84,29 +100,50 @@ impl Tokens {
             clock,
             cache: Mutex::default(),
             configured: AtomicBool::new(false),
-            looked: Mutex::new(None),
+            news: Mutex::default(),
         })))
     }
 
-    /// Whether there ever was a token, as known for a second at most while there is none.
+    /// Whether there ever was a token, as known for a tenth of a second while there is none; for a second
+    /// where the store is slow to answer.
     ///
     /// # Errors
     /// [`TokenError::Store`]: who does not know must not let anybody in.
     pub async fn are_configured(&self) -> Result<bool, TokenError> {
-        let inner = &self.0;
-        if inner.configured.load(Ordering::Acquire) {
+        if self.0.configured.load(Ordering::Acquire) {
             return Ok(true);
         }
+        self.notice_changes().await?;
+        Ok(self.0.configured.load(Ordering::Acquire))
+    }
+
+    /// Asks what other programs did to the tokens, unless that was done just now.
+    async fn notice_changes(&self) -> Result<(), TokenError> {
+        let inner = &self.0;
         let now = inner.clock.now();
-        if inner.looked.lock().is_some_and(|looked| now.since(looked) < REMEMBERED) {
-            return Ok(false);
+        {
+            let mut news = inner.news.lock();
+            let age = news.at.map(|at| now.since(at));
+            // While one asks, the others go by what is known, as long as that is not too old.
+            let known_for = if news.asking { REMEMBERED } else { NOTICED };
+            if age.is_some_and(|age| age < known_for) {
+                return Ok(());
+            }
+            news.asking = true;
         }
-        let found = inner.store.has_any().await?;
-        if found {
+        let found = inner.store.news().await;
+        let mut news = inner.news.lock();
+        news.asking = false;
+        let (made, revoked) = found?;
+        if made {
             inner.configured.store(true, Ordering::Release);
         }
-        *inner.looked.lock() = Some(now);
-        Ok(found)
+        if revoked != news.revoked {
+            news.revoked = revoked;
+            inner.cache.lock().clear();
+        }
+        news.at = news.at.max(Some(now));
+        Ok(())
     }
 
     /// Makes a token, by another token or, without one, by whoever has the database. Its text is in the
@@ -147,8 +184,8 @@ impl Tokens {
         self.0.store.get(id).await?.ok_or_else(|| TokenError::not_found(id))
     }
 
-    /// Revokes a token. All servers refuse it within a second, this one at once. One that is revoked
-    /// already stays as it is.
+    /// Revokes a token. This server refuses it at once, every other one within a tenth of a second, or a
+    /// second where its store is slow. One that is revoked already stays as it is.
     ///
     /// Cancel safety: dropped, it was revoked or it was not.
     ///
@@ -174,6 +211,10 @@ impl Tokens {
 
     /// Whether the token of this hash can be used, as known for [`REMEMBERED`] at most.
     pub(crate) async fn check(&self, hash: SecretHash) -> Result<Arc<Token>, Unauthorized> {
+        if let Err(error) = self.notice_changes().await {
+            // What is remembered is judged by its own age, and everything else is looked up.
+            tracing::debug!(%error, "it is not known whether tokens were revoked");
+        }
         let known = self.0.cache.lock().get(hash, self.0.clock.now());
         let token = match known {
             Some(token) => token,
@@ -189,13 +230,15 @@ impl Tokens {
     }
 
     async fn look_up(&self, hash: SecretHash) -> Result<Arc<Token>, Unauthorized> {
-        // Counted from before the store was asked: what was true then is known for so long.
+        // Counted from before the store was asked: what was true then is known for so long, and not at all
+        // where a revocation is noticed meanwhile.
         let asked = self.0.clock.now();
+        let clearings = self.0.cache.lock().clearings();
         let found = self.0.store.find(hash).await;
         let found = found.map_err(|error| Unauthorized::Store(error.into()))?;
         // Not remembered: whoever sends made-up tokens must not fill the memory.
         let token = Arc::new(found.ok_or(Unauthorized::Unknown)?);
-        self.0.cache.lock().put(hash, token.clone(), asked);
+        self.0.cache.lock().put(hash, token.clone(), asked, clearings);
         let now = self.now();
         if token.is_live(now) && token.last_used_at.is_none_or(|last| now - last >= LAST_USED) {
             self.note_use(token.id, now);

@@ -369,7 +369,7 @@ impl Error {
         ("order_type_failed", "the code of an order type failed", false),
         ("order_not_found", "there is no order with this id", false),
         ("item_not_found", "there is no item with this id", false),
-        ("lease_expired", "the lease on an item is over", false),
+        ("lease_expired", "the lease is over", false),
         ("lease_foreign", "the lease on an item belongs to another agent", false),
         ("limit_reached", "a limit on leases is reached", true),
         ("conflict", "an order or item was changed by somebody else meanwhile", true),

@@ -60,11 +60,12 @@ pub use manager::{
     Agent, Answer, ApplyLease, ApplyWorker, Approval, ApprovalInfo, Approved, Blocker, BlockerCode,
     BlockerGroup, CheckedOut, Checkout, EventFilter, EventNote, EventPage, Failure, Finalize,
     HeldBack, INCLUDED_EVENTS, INCLUDED_ITEMS, ItemDetails, ItemExplanation, ItemPage, ItemResult,
-    LeasePage, ListedItem, ListedLease, ListedOrder, ListenFrom, Listener, ListenerPosition,
-    Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails, OrderExplanation,
-    OrderPage, Preview, Receipt, ReceiptEvent, Rejection, ResultEdit, ReviewError, ReviewStatus,
-    SealNotices, Sealed, StateCount, Submission, Submitted, SubmittedPart, Subscription, Timeline,
-    Verification, WorkClient, WorkManager, WorkManagerBuilder,
+    KeyedEffect, LeasePage, ListedItem, ListedLease, ListedOrder, ListenFrom, Listener,
+    ListenerPosition, Maintenance, MaintenanceReport, MaintenanceSettings, Notice, OrderDetails,
+    OrderExplanation, OrderPage, Preview, Receipt, ReceiptEvent, Rejection, ResultEdit,
+    ReviewError, ReviewStatus, SealNotices, Sealed, StateCount, Submission, Submitted,
+    SubmittedPart, Subscription, Timeline, Verification, WorkClient, WorkManager,
+    WorkManagerBuilder,
 };
 pub use order::{Order, Proposal, Proposed};
 pub use order_type::{

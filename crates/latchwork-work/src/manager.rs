@@ -9,6 +9,7 @@ mod client;
 mod follow;
 mod heartbeat;
 mod inputs;
+mod keyed_effect;
 mod lease_end;
 mod listen;
 mod lookup;
@@ -35,6 +36,7 @@ pub use builder::WorkManagerBuilder;
 pub use checkout::{CheckedOut, Checkout, HeldBack};
 pub use client::{Answer, WorkClient};
 pub(crate) use inputs::Inputs;
+pub use keyed_effect::KeyedEffect;
 pub use lease_end::Failure;
 pub use listen::{
     EventFilter, EventPage, ListenFrom, Listener, ListenerPosition, SealNotices, Subscription,

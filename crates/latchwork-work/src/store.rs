@@ -29,7 +29,7 @@ use crate::notify::Notice;
 pub(crate) use edit::{ItemEdit, Note, OrderEdit};
 pub(crate) use events::EventRow;
 pub(crate) use items::{NewItem, ResultRow};
-pub(crate) use keys::{IdempotencyKey, Taken};
+pub(crate) use keys::{Begun, IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use listeners::Range;

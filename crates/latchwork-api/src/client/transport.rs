@@ -142,6 +142,8 @@ fn tls(https: bool) -> Result<ClientConfig> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -168,6 +170,20 @@ mod tests {
                 Base::parse(address).err().unwrap_or_else(|| panic!("{address:?} was taken"));
             assert_eq!(error.code(), "invalid_argument", "{address}");
             assert!(error.to_string().contains("http://HOST:PORT"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_address_or_an_error_that_repeats_no_password(
+            text in prop_oneof!["\\PC{0,30}", "https?://[a-z0-9.:@\\[\\]/?#-]{0,24}"],
+        ) {
+            if let Ok(base) = Base::parse(&text) {
+                prop_assert!(base.uri("/v1/x").is_ok(), "{text}");
+            }
+            let address = format!("http://me:hushhush@{text}");
+            let refused = Base::parse(&address).map(|base| base.address().to_owned());
+            prop_assert!(refused.is_err_and(|error| !error.to_string().contains("hushhush")));
         }
     }
 }

@@ -12,15 +12,14 @@ use latchwork::Locks;
 use latchwork::flow::Contexts;
 use latchwork::work::{MaintenanceSettings, WorkManager};
 use latchwork_server::{
-    App, Duties, Metrics, ServeError, ServeOptions, Settings, Shutdown, Tls, Tokens, router,
-    serve_with,
+    App, Duties, Metrics, ServeError, ServeOptions, Settings, Shutdown, Tls, router, serve_with,
 };
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::block_on_threads;
 use crate::exit::{Exit, Failure};
-use crate::output::{Output, out};
+use crate::output::{Output, has_colour, out};
 use crate::server_config::{ListenFlags, ServerConfig, ServerFlags};
 
 /// Serve orders, items, locks and flows over HTTP.
@@ -48,6 +47,7 @@ impl Serve {
 
     async fn serve(self) -> Result<(), Failure> {
         let config = ServerConfig::load(&self.flags, &self.listen)?;
+        let output = begin_to_log(&config)?;
         let tls = config.tls().map(|(cert, key)| Tls::from_files(&cert, &key)).transpose()?;
         let (url, shown) = config.database(true)?;
         let listen = config.listen()?;
@@ -59,7 +59,7 @@ impl Serve {
             failure
         })?;
         let address = listener.local_addr().map_err(ServeError::from)?;
-        let tokens = Tokens::connect(&url).await?;
+        let tokens = super::tokens::open(&url, &shown).await?;
         let has_tokens = tokens.are_configured().await?;
         if !address.ip().is_loopback() && !has_tokens {
             // Before anything else is opened or said.
@@ -83,12 +83,17 @@ impl Serve {
         if let Ok(metrics) = Metrics::install() {
             app = app.with_metrics(metrics);
         }
-        tokio::spawn(end_at_a_signal(shutdown.clone()));
+        tokio::spawn(end_at_a_signal(shutdown.clone(), output));
+        if let Some(tls) = tls.clone() {
+            // From here on a SIGHUP ends nothing.
+            let hangup = signal(SignalKind::hangup()).map_err(ServeError::from)?;
+            tokio::spawn(renew(tls, hangup, output));
+        }
         out(&greeting(&base, &shown, has_tokens, &try_out));
         if !address.ip().is_loopback() && tls.is_none() {
             let note = "connections are not encrypted, and tokens can be read on their way: use \
                         --tls-cert and --tls-key, or let a proxy do it";
-            Output::default().note("not_encrypted", note);
+            output.note("not_encrypted", note);
         }
         let options = ServeOptions {
             tls,
@@ -106,6 +111,17 @@ impl Serve {
     }
 }
 
+/// The log, on stderr, where the messages of the program are too: in the same form.
+fn begin_to_log(config: &ServerConfig) -> Result<Output, Failure> {
+    let (filter, json) = config.log()?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match json {
+        true => log.json().flatten_event(true).init(),
+        false => log.with_ansi(has_colour(&std::io::stderr())).init(),
+    }
+    Ok(Output { json, ..Output::default() })
+}
+
 fn settings(config: &ServerConfig) -> Result<Settings, Failure> {
     Ok(Settings {
         max_body_bytes: config.number("limits.max_body_bytes")?,
@@ -115,7 +131,7 @@ fn settings(config: &ServerConfig) -> Result<Settings, Failure> {
 }
 
 /// SIGINT and SIGTERM end the server once; the second one is the system's own.
-async fn end_at_a_signal(shutdown: Shutdown) {
+async fn end_at_a_signal(shutdown: Shutdown, output: Output) {
     let (Ok(mut term), Ok(mut int)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
@@ -125,8 +141,30 @@ async fn end_at_a_signal(shutdown: Shutdown) {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    Output::default().note("ending", "ending: requests under way are finished");
+    output.note("ending", "ending: requests under way are finished");
     shutdown.begin();
+}
+
+/// How often the files for TLS are looked at.
+const LOOK_AT_FILES: Duration = Duration::from_secs(60);
+
+/// Takes a renewed certificate: at SIGHUP, and by itself within a minute.
+async fn renew(tls: Tls, mut hangup: Signal, output: Output) {
+    loop {
+        // Whichever it was.
+        let _ = tokio::time::timeout(LOOK_AT_FILES, hangup.recv()).await;
+        match tls.reload() {
+            Ok(false) => {}
+            Ok(true) => {
+                let note = "the certificate was read again, and is that of new connections";
+                output.note("certificate_renewed", note);
+            }
+            Err(error) => {
+                let note = format!("{error}; the certificate that was read before stays in force");
+                output.note("certificate_refused", &note);
+            }
+        }
+    }
 }
 
 fn greeting(base: &str, data: &str, has_tokens: bool, try_out: &str) -> String {

@@ -19,7 +19,8 @@ use crate::show::{plain_table, trimmed};
 /// Make, list and revoke the tokens of a server, on its database.
 ///
 /// As soon as there is one, every request to the server needs one, and the server may listen on an
-/// address that other machines can reach. A running server takes notice within a second.
+/// address that other machines can reach. A running server takes notice at once, or
+/// within a second where its database is slow.
 #[derive(Args, Debug)]
 pub(crate) struct TokensCommand {
     #[command(subcommand)]
@@ -88,9 +89,20 @@ struct Common {
 impl Common {
     async fn open(&self, make: bool) -> Result<Tokens, Failure> {
         let config = ServerConfig::load(&self.flags, &ListenFlags::default())?;
-        let (url, _) = config.database(make)?;
-        Ok(Tokens::connect(&url).await?)
+        let (url, shown) = config.database(make)?;
+        open(&url, &shown).await
     }
+}
+
+/// Opens the tokens of a database, and says which one it was where it cannot be opened.
+pub(super) async fn open(url: &str, shown: &str) -> Result<Tokens, Failure> {
+    Tokens::connect(url).await.map_err(|error| match &error {
+        TokenError::Store(failed) => {
+            let message = format!("{shown} cannot be used: {failed}");
+            Failure::new(Exit::Unavailable, error.code(), message)
+        }
+        _ => error.into(),
+    })
 }
 
 impl TokensCommand {
@@ -196,7 +208,7 @@ impl Revoke {
         if self.common.json {
             out(&format!("{}\n", shown(&revoked)));
         } else {
-            let note = format!("revoked {:?}; servers refuse it within a second", revoked.name);
+            let note = format!("revoked {:?}; servers refuse it from now on", revoked.name);
             Output::default().note("token_revoked", &note);
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{LockDirectory, latchwork};
+use crate::support::{LockDirectory, eventually, latchwork};
 
 pub(crate) struct Server {
     child: Child,
@@ -14,8 +14,13 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(place: &LockDirectory) -> Self {
+        Self::start_with(place, &[])
+    }
+
+    fn start_with(place: &LockDirectory, more: &[&str]) -> Self {
         let mut command = latchwork();
         command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(place.path("data"));
+        command.args(more);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -90,6 +95,41 @@ fn it_refuses_an_address_that_others_can_reach() {
     assert!(said.contains("127.0.0.1") && said.contains("tokens"), "{said}");
 }
 
+#[test]
+fn what_keeps_it_from_serving_is_said_with_what_to_do() {
+    let place = LockDirectory::new();
+    let server = Server::start(&place);
+    let taken = server.address().trim_start_matches("http://").to_owned();
+    std::fs::write(place.path("file"), "").expect("written");
+    let file = place.path("file").display().to_string();
+    let other = place.path("other").display().to_string();
+    let away = "postgres://me:hush@127.0.0.1:1/orders";
+    let tries: [(&[&str], i32, &[&str]); 5] = [
+        (&["--listen", &taken, "--data", &other], 69, &[&taken, "--listen"]),
+        (&["--listen", "127.0.0.1"], 64, &["--listen: \"127.0.0.1\"", "127.0.0.1:8420"]),
+        (&["--listen", "127.0.0.1:0", "--data", &file], 69, &["file", "--data"]),
+        (
+            &["--listen", "127.0.0.1:0", "--database", away],
+            69,
+            &["postgres://me:***@127.0.0.1:1/orders", "no server listens there"],
+        ),
+        (
+            &["--listen", "127.0.0.1:0", "--database", "mysql://me:hush@127.0.0.1/orders"],
+            64,
+            &["--database", "postgres://"],
+        ),
+    ];
+    for (words, code, says) in tries {
+        let mut command = latchwork();
+        let output = command.arg("serve").args(words).output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(says.iter().all(|text| said.contains(text)), "{words:?}: {said}");
+        assert!(!said.contains("hush") && !said.contains("token"), "{words:?}: {said}");
+    }
+    server.end();
+}
+
 /// What a command of ours prints, and its exit code.
 fn run(words: &[&str], place: &LockDirectory) -> (String, String, Option<i32>) {
     let mut command = latchwork();
@@ -141,6 +181,62 @@ fn tokens_are_made_on_the_database_and_used() {
     assert_eq!(listed["tokens"][0]["state"], "revoked");
     let (_, said, code) = run(&["tokens", "revoke", "me"], &place);
     assert_eq!(code, Some(64), "{said}");
+    server.end();
+}
+
+#[test]
+fn its_log_is_on_stderr_in_the_form_that_was_asked_for() {
+    let place = LockDirectory::new();
+    let words = ["--log", "latchwork_server=debug", "--log-format", "json"];
+    let mut server = Server::start_with(&place, &words);
+    let mut log = BufReader::new(server.child.stderr.take().expect("piped")).lines();
+    let mut curl = Command::new("curl");
+    curl.args(["-sS", "-m", "20", "-H", "X-Request-Id: mine"]);
+    assert!(
+        curl.arg(format!("{}/v1/orders", server.address()))
+            .output()
+            .expect("curl")
+            .status
+            .success()
+    );
+    let answered = log.by_ref().map(|line| line.expect("readable")).find_map(|line| {
+        let line: serde_json::Value = serde_json::from_str(&line).expect("each line is JSON");
+        (line["message"] == "answered" && line["span"]["id"] == "mine").then_some(line)
+    });
+    let answered = answered.expect("it goes on");
+    assert_eq!((&answered["level"], &answered["status"]), (&"DEBUG".into(), &200.into()));
+    std::thread::spawn(move || log.for_each(drop));
+    server.end();
+}
+
+#[test]
+fn a_renewed_certificate_is_taken_at_sighup() {
+    let place = LockDirectory::new();
+    let (cert, key) = (place.path("cert.pem"), place.path("key.pem"));
+    let renew = || {
+        let mut openssl = Command::new("openssl");
+        openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]);
+        openssl.args(["-nodes", "-days", "2", "-subj", "/CN=localhost"]);
+        openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-keyout"]).arg(&key);
+        let made = openssl.arg("-out").arg(&cert).output().expect("openssl is installed");
+        assert!(made.status.success(), "{made:?}");
+    };
+    renew();
+    let files = [&cert, &key].map(|path| path.display().to_string());
+    let server = Server::start_with(&place, &["--tls-cert", &files[0], "--tls-key", &files[1]]);
+    let trusts = |certificate: &std::path::Path| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-m", "20", &format!("{}/healthz", server.address()), "--cacert"]);
+        curl.arg(certificate).output().expect("curl is installed").status.success()
+    };
+    assert!(server.address().starts_with("https://") && trusts(&cert));
+    let before = place.path("before.pem");
+    std::fs::copy(&cert, &before).expect("copied");
+    renew();
+    assert!(trusts(&before) && !trusts(&cert));
+    kill_process(Pid::from_child(&server.child), Signal::HUP).expect("it runs");
+    eventually("new connections get the renewed certificate", || trusts(&cert));
+    assert!(!trusts(&before));
     server.end();
 }
 

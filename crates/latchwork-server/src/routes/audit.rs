@@ -15,6 +15,7 @@ use crate::caller::Caller;
 use crate::convert;
 use crate::error::ApiError;
 use crate::extract::Pairs;
+use crate::once::once;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -122,22 +123,25 @@ async fn listeners(
 }
 
 /// Forgets how far a named listener has come: one that comes again begins where it is told to.
-///
-/// A second call does no harm, so it needs no idempotency key.
 #[utoipa::path(post, path = "/v1/listeners/{name}/forget", operation_id = "forget_listener",
-    tag = "audit", params(("name" = String, Path, description = "Its name")),
+    tag = "audit", params(("name" = String, Path, description = "Its name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::Forgotten), Problems))]
 async fn forget(
     State(app): State<App>,
     caller: Caller,
     path: Result<Path<String>, axum::extract::rejection::PathRejection>,
-) -> Result<Answer<api::Forgotten>, ApiError> {
+) -> Result<Response, ApiError> {
     caller.require_all_types()?;
     let Ok(Path(name)) = path else {
         let detail = "the path cannot be read: it is not UTF-8";
         return Err(ApiError::new(400, "malformed_request", detail));
     };
-    // A name that no database keeps is nobody's.
-    let known = !name.contains('\0') && app.work.forget_listener(&name).await?;
-    Ok(Answer(api::Forgotten { known }))
+    let (work, asked) = (app.work.clone(), name.clone());
+    let effect = async move {
+        // A name that no database keeps is nobody's.
+        let known = !name.contains('\0') && work.forget_listener(&name).await?;
+        Ok(api::Forgotten { known })
+    };
+    Ok(once(&app, &caller, "forget_listener", &asked, effect).await?.into_response())
 }

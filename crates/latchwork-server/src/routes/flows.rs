@@ -20,6 +20,7 @@ use crate::convert_flow;
 use crate::error::ApiError;
 use crate::explain::is_within;
 use crate::extract::{Json, Name, Pairs};
+use crate::once::once;
 use crate::page::page;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
@@ -93,27 +94,34 @@ async fn show(
     caller: Caller,
     Name(name): Name,
 ) -> Result<Answer<api::Flow>, ApiError> {
-    answer(&app, allowed(&app, &caller, &name).await?).await
+    let id = allowed(&app, &caller, &name).await?;
+    Ok(Answer(answer(app.flows()?, id).await?))
 }
 
 /// Sends a signal. A flow that waits for it goes on; one that does not (yet) keeps it.
 #[utoipa::path(post, path = "/v1/flows/{id}/signal", operation_id = "signal_flow", tag = "flows",
-    params(("id" = uuid::Uuid, Path, description = "The flow")),
+    params(("id" = uuid::Uuid, Path, description = "The flow"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     request_body = api::SignalRequest, responses((status = 200, body = api::Flow), Problems))]
 async fn signal(
     State(app): State<App>,
     caller: Caller,
     Name(name): Name,
     Json(request): Json<api::SignalRequest>,
-) -> Result<Answer<api::Flow>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = allowed(&app, &caller, &name).await?;
-    app.flows()?.signal(id, &request.name, request.payload).await?;
-    answer(&app, id).await
+    let (flows, asked) = (app.flows()?.clone(), (id, request.clone()));
+    let effect = async move {
+        flows.signal(id, &request.name, request.payload).await?;
+        answer(&flows, id).await
+    };
+    Ok(once(&app, &caller, "signal_flow", &asked, effect).await?.into_response())
 }
 
 /// Calls a flow off: at once if no process is at it, else with the next heartbeat of that process.
 #[utoipa::path(post, path = "/v1/flows/{id}/cancel", operation_id = "cancel_flow", tag = "flows",
-    params(("id" = uuid::Uuid, Path, description = "The flow")),
+    params(("id" = uuid::Uuid, Path, description = "The flow"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     request_body = api::ReasonRequest,
     responses((status = 200, body = api::CancelledFlow), Problems))]
 async fn cancel(
@@ -121,62 +129,80 @@ async fn cancel(
     caller: Caller,
     Name(name): Name,
     Json(request): Json<api::ReasonRequest>,
-) -> Result<Answer<api::CancelledFlow>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = allowed(&app, &caller, &name).await?;
-    let cancelled = app.flows()?.cancel(id, &request.reason).await?;
-    let Answer(flow) = answer(&app, id).await?;
-    Ok(Answer(api::CancelledFlow { done: cancelled == Cancelled::Done, flow }))
+    let (flows, asked) = (app.flows()?.clone(), (id, request.clone()));
+    let effect = async move {
+        let cancelled = flows.cancel(id, &request.reason).await?;
+        let flow = answer(&flows, id).await?;
+        Ok(api::CancelledFlow { done: cancelled == Cancelled::Done, flow })
+    };
+    Ok(once(&app, &caller, "cancel_flow", &asked, effect).await?.into_response())
 }
 
 /// Lets a failed flow go on from the action that failed, with the same idempotency key.
 #[utoipa::path(post, path = "/v1/flows/{id}/retry", operation_id = "retry_flow", tag = "flows",
-    params(("id" = uuid::Uuid, Path, description = "The flow")),
+    params(("id" = uuid::Uuid, Path, description = "The flow"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::Flow), Problems))]
 async fn retry(
     State(app): State<App>,
     caller: Caller,
     Name(name): Name,
-) -> Result<Answer<api::Flow>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = allowed(&app, &caller, &name).await?;
-    app.flows()?.retry(id).await?;
-    answer(&app, id).await
+    let flows = app.flows()?.clone();
+    let effect = async move {
+        flows.retry(id).await?;
+        answer(&flows, id).await
+    };
+    Ok(once(&app, &caller, "retry_flow", &id, effect).await?.into_response())
 }
 
 /// Lets a quarantined flow be tried again.
 #[utoipa::path(post, path = "/v1/flows/{id}/release", operation_id = "release_flow", tag = "flows",
-    params(("id" = uuid::Uuid, Path, description = "The flow")),
+    params(("id" = uuid::Uuid, Path, description = "The flow"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::Flow), Problems))]
 async fn release(
     State(app): State<App>,
     caller: Caller,
     Name(name): Name,
-) -> Result<Answer<api::Flow>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = allowed(&app, &caller, &name).await?;
-    if !app.flows()?.release_quarantined(id).await? {
-        let detail = "the flow is not quarantined, so there is nothing to release it from";
-        return Err(ApiError::new(409, "context_conflict", detail));
-    }
-    answer(&app, id).await
+    let flows = app.flows()?.clone();
+    let effect = async move {
+        if !flows.release_quarantined(id).await? {
+            let detail = "the flow is not quarantined, so there is nothing to release it from";
+            return Err(ApiError::new(409, "context_conflict", detail));
+        }
+        answer(&flows, id).await
+    };
+    Ok(once(&app, &caller, "release_flow", &id, effect).await?.into_response())
 }
 
 /// Marks a flow as due: the next runner goes on with it.
 #[utoipa::path(post, path = "/v1/flows/{id}/wake", operation_id = "wake_flow", tag = "flows",
-    params(("id" = uuid::Uuid, Path, description = "The flow")),
+    params(("id" = uuid::Uuid, Path, description = "The flow"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::Flow), Problems))]
 async fn wake(
     State(app): State<App>,
     caller: Caller,
     Name(name): Name,
-) -> Result<Answer<api::Flow>, ApiError> {
+) -> Result<Response, ApiError> {
     let id = allowed(&app, &caller, &name).await?;
-    app.flows()?.wake(id).await?;
-    answer(&app, id).await
+    let flows = app.flows()?.clone();
+    let effect = async move {
+        flows.wake(id).await?;
+        answer(&flows, id).await
+    };
+    Ok(once(&app, &caller, "wake_flow", &id, effect).await?.into_response())
 }
 
-async fn answer(app: &App, id: TransitionId) -> Result<Answer<api::Flow>, ApiError> {
-    let flows = app.flows()?;
+async fn answer(flows: &Contexts, id: TransitionId) -> Result<api::Flow, ApiError> {
     let found = flows.show(id).await?;
-    Ok(Answer(convert_flow::flow(found, flows.now().await?)))
+    Ok(convert_flow::flow(found, flows.now().await?))
 }
 
 /// The flow that a path names. One outside of the caller's limits is answered like one that is not there.

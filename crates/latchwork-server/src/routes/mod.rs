@@ -104,7 +104,7 @@ fn marked(client: &WorkClient, answer: impl IntoResponse) -> Response {
     replayed(client.was_replayed(), answer)
 }
 
-fn replayed(replayed: bool, answer: impl IntoResponse) -> Response {
+pub(crate) fn replayed(replayed: bool, answer: impl IntoResponse) -> Response {
     let mut response = answer.into_response();
     if replayed {
         let name = HeaderName::from_static(IDEMPOTENT_REPLAYED);

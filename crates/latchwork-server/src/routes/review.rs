@@ -16,6 +16,7 @@ use crate::caller::Caller;
 use crate::convert;
 use crate::error::ApiError;
 use crate::extract::{Id, Json};
+use crate::once::once;
 
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
@@ -100,19 +101,23 @@ async fn apply(
 
 /// Takes an order back from its apply worker, so that another one can have it at once.
 ///
-/// What the worker records from then on is refused; what it does elsewhere is not stopped. A second call
-/// does no harm, so it needs no idempotency key.
+/// What the worker records from then on is refused; what it does elsewhere is not stopped.
 #[utoipa::path(post, path = "/v1/orders/{id}/apply/take-back", operation_id = "take_back_apply",
-    tag = "review", params(("id" = uuid::Uuid, Path, description = "The order")),
+    tag = "review", params(("id" = uuid::Uuid, Path, description = "The order"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::ApplyStatus), Problems))]
 async fn take_back_apply(
     State(app): State<App>,
     caller: Caller,
     Id(id): Id<OrderId>,
-) -> Result<Answer<api::ApplyStatus>, ApiError> {
+) -> Result<Response, ApiError> {
     caller.require_order(&app, id).await?;
-    app.work.take_back_apply(id).await?;
-    Ok(Answer(convert::apply_status(app.work.apply_lease(id).await?)))
+    let work = app.work.clone();
+    let effect = async move {
+        work.take_back_apply(id).await?;
+        Ok(convert::apply_status(work.apply_lease(id).await?))
+    };
+    Ok(once(&app, &caller, "take_back_apply", &id, effect).await?.into_response())
 }
 
 /// What stands behind an applied order; `docs/verify.py` verifies it against `/v1/audit/export`.

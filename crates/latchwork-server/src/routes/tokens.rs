@@ -8,6 +8,7 @@ use http::StatusCode;
 use latchwork_api as api;
 use latchwork_api::Problems;
 use latchwork_lock::{Clock as _, SystemClock};
+use serde::{Deserialize, Serialize};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
@@ -17,6 +18,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::extract::{Json, Name, Pairs};
+use crate::once::once;
 use crate::page::page;
 use crate::tokens::{NewToken, Token, TokenError, Tokens};
 
@@ -95,6 +97,8 @@ const BATCH: u32 = 200;
 ///
 /// It may do no more than the caller's own: limits and the end that are left out are the caller's.
 #[utoipa::path(post, path = "/v1/tokens", operation_id = "create_token", tag = "tokens",
+    params(("Idempotency-Key" = Option<String>, Header,
+        description = "One token is made; a repeated request is 409 `token_exists` and names it in `existing`")),
     request_body = api::TokenRequest,
     responses((status = 201, body = api::CreatedToken), Problems))]
 async fn create(
@@ -103,6 +107,7 @@ async fn create(
     Json(request): Json<api::TokenRequest>,
 ) -> Result<Response, ApiError> {
     let (tokens, own) = allowed(&app, &caller)?;
+    let asked = request.clone();
     let expires_at = match (request.expires_at, request.expires_in_s) {
         (Some(_), Some(_)) => {
             let detail = "name expires_at or expires_in_s, not both";
@@ -122,11 +127,30 @@ async fn create(
         key_prefixes: request.key_prefixes,
         expires_at,
     };
-    let (made, secret) = tokens.create(wanted, Some(own)).await?;
-    tracing::info!(id = %made.id, name = made.name, role = %made.role, by = own.name, "made a token");
-    let secret = secret.expose().to_owned();
-    let body = api::CreatedToken { token: token(&made), secret };
-    Ok((StatusCode::CREATED, Answer(body)).into_response())
+    let (tokens, own) = (tokens.clone(), own.clone());
+    let effect = async move {
+        let (made, secret) = tokens.create(wanted, Some(&own)).await?;
+        tracing::info!(id = %made.id, name = made.name, role = %made.role, by = own.name, "made a token");
+        let secret = secret.expose().to_owned();
+        Ok(Made { id: made.id, created: Some(api::CreatedToken { token: token(&made), secret }) })
+    };
+    let made = once(&app, &caller, "create_token", &asked, effect).await?.answer;
+    match made.created {
+        Some(created) => Ok((StatusCode::CREATED, Answer(created)).into_response()),
+        None => {
+            let detail = "the token was made by an earlier request with this idempotency key, and its text \
+                          was in that answer only: where it was lost, revoke the token and make another";
+            Err(ApiError::new(409, "token_exists", detail).existing(made.id))
+        }
+    }
+}
+
+/// What is stored of a token under the idempotency key of its request: which one it is, never its text.
+#[derive(Serialize, Deserialize)]
+struct Made {
+    id: Uuid,
+    #[serde(skip)]
+    created: Option<api::CreatedToken>,
 }
 
 /// One token.
@@ -144,18 +168,23 @@ async fn show(
 
 /// Revokes a token: every server refuses it within a second. Revoking it again changes nothing.
 #[utoipa::path(post, path = "/v1/tokens/{id}/revoke", operation_id = "revoke_token", tag = "tokens",
-    params(("id" = uuid::Uuid, Path, description = "The token's id")),
+    params(("id" = uuid::Uuid, Path, description = "The token's id"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The request has its effect once")),
     responses((status = 200, body = api::Token), Problems))]
 async fn revoke(
     State(app): State<App>,
     caller: Caller,
     Name(id): Name,
-) -> Result<Answer<api::Token>, ApiError> {
+) -> Result<Response, ApiError> {
     let (tokens, own) = allowed(&app, &caller)?;
-    let found = find(tokens, own, &id).await?;
-    let revoked = tokens.revoke(found.id).await?;
-    tracing::info!(id = %revoked.id, name = revoked.name, by = own.name, "revoked a token");
-    Ok(Answer(token(&revoked)))
+    let found = find(tokens, own, &id).await?.id;
+    let (tokens, by) = (tokens.clone(), own.name.clone());
+    let effect = async move {
+        let revoked = tokens.revoke(found).await?;
+        tracing::info!(id = %revoked.id, name = revoked.name, by, "revoked a token");
+        Ok(token(&revoked))
+    };
+    Ok(once(&app, &caller, "revoke_token", &found, effect).await?.into_response())
 }
 
 /// The tokens, and the one of the caller.

@@ -54,9 +54,9 @@ impl TokenStore {
         }
     }
 
-    /// Whether there ever was a token.
-    pub(crate) async fn has_any(&self) -> Result<bool> {
-        store!(self, store => store.has_any().await)
+    /// Whether there ever was a token, and how many were revoked.
+    pub(crate) async fn news(&self) -> Result<(bool, i64)> {
+        store!(self, store => store.news().await)
     }
 
     /// Stores a token; says whether its name was free. One of this name that has ended is marked as

@@ -119,6 +119,8 @@ impl fmt::Debug for SecretHash {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -155,5 +157,25 @@ mod tests {
         // A role cannot be exchanged: the checksum is over all of it.
         let promoted = good.replace("lw_agent_", "lw_admin_");
         assert_eq!(parse(&promoted), Err(Malformed::Checksum));
+    }
+
+    proptest! {
+        #[test]
+        fn only_what_was_made_is_a_token(
+            text in prop_oneof!["\\PC{0,60}", "lw_(agent|admin|reader)_[A-Za-z0-9]{30,45}"],
+        ) {
+            if let Ok(hash) = parse(&text) {
+                prop_assert!(text.starts_with("lw_") && hash.is(&hash.to_hex()));
+                prop_assert_eq!(checksum(&text[..text.len() - CHECKSUM]), &text[text.len() - CHECKSUM..]);
+            }
+        }
+
+        #[test]
+        fn a_changed_token_is_refused(at in any::<prop::sample::Index>(), instead in "[ -~]") {
+            let secret = Secret::generate(Role::Operator);
+            let (text, at) = (secret.expose(), at.index(secret.expose().len()));
+            let changed = format!("{}{instead}{}", &text[..at], &text[at + 1..]);
+            prop_assert_eq!(parse(&changed).is_ok(), changed == text);
+        }
     }
 }

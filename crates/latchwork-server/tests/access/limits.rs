@@ -214,3 +214,31 @@ async fn a_stored_answer_is_not_told_to_a_narrower_token_of_the_same_name() {
         assert!(!answer.text.contains(MARK), "{}", answer.text);
     }
 }
+
+/// A plan is the operator's code: its keys are not the caller's words, so key prefixes do not limit them.
+/// What the caller may do by itself with such a key they do limit.
+#[tokio::test]
+async fn key_prefixes_limit_what_a_caller_names_and_not_what_a_plan_does() {
+    for f in Fixture::each().await {
+        let limited = async |name: &str, role| {
+            let types = Some(vec!["keyed".to_owned()]);
+            let key_prefixes = Some(vec!["team-a/".to_owned()]);
+            f.token(NewToken { types, key_prefixes, ..NewToken::new(name, role) }).await.1
+        };
+        let (ada, agent) =
+            (limited("ada", Role::Operator).await, limited("bot", Role::Agent).await);
+        let body = json!({"type": "keyed", "payload": {"texts": ["team-b/x", "team-b/x"]}});
+        f.post("/v1/orders", &ada, body).await.ok();
+        let got = f.post("/v1/items/checkout", &agent, json!({"limit": 2})).await.ok();
+        assert_eq!(
+            got["leases"].as_array().map(Vec::len),
+            Some(1),
+            "the plan's limit holds: {got}"
+        );
+        for path in ["/v1/locks/keys/team-b%2Fx", "/v1/explain/locks/team-b%2Fx"] {
+            f.get(path, &ada).await.refused(403, "forbidden");
+        }
+        let lock = json!({"key": "team-b/x", "token": "0".repeat(32)});
+        f.post("/v1/locks/acquire", &agent, lock).await.refused(403, "forbidden");
+    }
+}

@@ -1,6 +1,7 @@
 //! A server with tokens, on a database of its own.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -8,7 +9,7 @@ use http::{HeaderMap, Request, StatusCode};
 use latchwork_flow::Contexts;
 use latchwork_lock::{Locks, ManualClock};
 use latchwork_server::{App, Metrics, NewToken, Role, Settings, Shutdown, Token, Tokens, router};
-use latchwork_work::{DynamicOrderType, OrderTypes, PlannedItem, WorkManager};
+use latchwork_work::{DynamicOrderType, OrderTypes, PlannedItem, TypeSettings, WorkManager};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tower::ServiceExt as _;
@@ -57,6 +58,18 @@ fn order_type(name: &str) -> DynamicOrderType {
     DynamicOrderType::new(name).plan(split)
 }
 
+/// One whose plan limits each item by a key that it takes from the payload.
+fn keyed(name: &str) -> DynamicOrderType {
+    let split = |payload: &Value| {
+        let keys = payload["texts"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Ok(keys.map(|key| PlannedItem::new(json!(key)).concurrency(key, 1)).collect())
+    };
+    // Its leases are over soon, for the test of what is counted.
+    let (lease_ttl, heartbeat_every) = (Duration::from_secs(1), Duration::from_millis(500));
+    let settings = TypeSettings { lease_ttl, heartbeat_every, ..TypeSettings::default() };
+    DynamicOrderType::new(name).settings(settings).plan(split)
+}
+
 impl Fixture {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
@@ -90,6 +103,7 @@ impl Fixture {
         for name in ["red", "blue"] {
             types.add_dynamic(order_type(name)).expect("legal");
         }
+        types.add_dynamic(keyed("keyed")).expect("legal");
         let work = WorkManager::builder(types).connect(&url).await.expect("a store");
         let clock = Arc::new(ManualClock::new());
         let tokens = Tokens::with_clock(&url, clock.clone()).await.expect("a store");

@@ -25,12 +25,14 @@ async fn connections_are_encrypted_with_the_files() {
     certificate(dir.path());
     let (cert, key) = (dir.path().join("cert.pem"), dir.path().join("key.pem"));
     let tls = Tls::from_files(&cert, &key).expect("legal");
+    let before = std::fs::read(&cert).expect("it is there");
     let f = Fixture::new().await;
     let token = f.plain("ada", Role::Reader).await;
     // With tokens any address will do.
     let listener = TcpListener::bind("0.0.0.0:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let options = ServeOptions { tls: Some(tls), any_address: true, ..ServeOptions::default() };
+    let options =
+        ServeOptions { tls: Some(tls.clone()), any_address: true, ..ServeOptions::default() };
     let (router, shutdown) = (f.router.clone(), f.shutdown.clone());
     let server =
         tokio::spawn(async move { serve_with(listener, router, &shutdown, options).await });
@@ -60,6 +62,20 @@ async fn connections_are_encrypted_with_the_files() {
     // A client that never begins its handshake does not hold up others.
     let _silent = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.expect("connected");
     assert!(curl(call(&[&orders, "-H", &bearer])).await.status.success());
+
+    // A renewed certificate is taken from the same files; files that make no sense change nothing.
+    assert!(!tls.reload().expect("the same files"));
+    std::fs::write(&cert, "-----BEGIN CERTIFICATE-----\n").expect("written");
+    tls.reload().expect_err("half a file");
+    let old = dir.path().join("old.pem");
+    std::fs::write(&old, &before).expect("written");
+    let with_old =
+        ["--cacert", &*old.display().to_string(), &orders, "-H", &bearer].map(str::to_owned);
+    assert!(curl(with_old.to_vec()).await.status.success());
+    certificate(dir.path());
+    assert!(tls.reload().expect("legal"));
+    assert!(curl(call(&[&orders, "-H", &bearer])).await.status.success());
+    assert_eq!(curl(with_old.to_vec()).await.status.code(), Some(60));
     f.shutdown.begin();
     drop(_silent);
     server.await.expect("no panic").expect("no error");

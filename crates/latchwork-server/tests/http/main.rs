@@ -8,7 +8,9 @@ mod browsers;
 mod client;
 mod explain;
 mod flows;
+mod headers;
 mod idempotency;
+mod keyed_effects;
 mod locks;
 mod parts;
 #[cfg(all(feature = "postgres", target_os = "linux"))]

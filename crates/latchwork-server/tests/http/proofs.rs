@@ -7,16 +7,15 @@ mod child;
 mod ending;
 mod load;
 mod net;
-mod own_server;
 mod places;
 
 use std::time::Duration;
 
+use latchwork_contract::own_server::OwnServer;
 use rustix::process::Signal;
 
 use self::child::{Server, room};
 use self::load::Load;
-use self::own_server::OwnServer;
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
@@ -60,7 +59,7 @@ async fn a_restart_of_the_database_loses_nothing_and_does_nothing_twice() {
     if room().await.is_none() {
         return;
     }
-    let mut database = OwnServer::start();
+    let mut database = OwnServer::start("postgres");
     let url = database.address.clone();
     let (one, other) = (Server::start(&url), Server::start(&url));
     let load = Load::begin(&[one.port, other.port]).await;

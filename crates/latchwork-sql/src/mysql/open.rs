@@ -231,6 +231,8 @@ fn judge<'a>(variable: impl Fn(&str) -> &'a str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn told(variables: &[(&'static str, &'static str)]) -> Result<()> {
@@ -275,6 +277,28 @@ mod tests {
         ] {
             let error = options(bad).expect_err(bad);
             assert!(!error.message.contains("hush"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_read_or_refused_without_its_password(
+            user in "[a-z]{0,3}",
+            host in "[a-z0-9.:\\[\\]@,-]{0,12}",
+            path in "[/a-z%0-9]{0,8}",
+            name in "(ssl-mode|charset|socket|[a-z]{1,4})(\\[[a-z_]{0,6}\\])?",
+            value in "[ -~]{0,10}",
+        ) {
+            let address = format!("mysql://{user}:hushhush@{host}/{path}?{name}={value}");
+            if let Err(error) = options(&address) {
+                prop_assert!(!error.to_string().contains("hushhush"), "{error}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "(mysql:)?\\PC{0,40}") {
+            let address = text;
+            drop(options(&address));
         }
     }
 }

@@ -292,6 +292,8 @@ fn judge(About { version, read_only, genuine, mark }: About) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::Fault;
 
@@ -312,6 +314,28 @@ mod tests {
             let error = judge(server).expect_err(hint);
             assert_eq!(error.fault, Fault::Permanent);
             assert!(error.to_string().contains(hint), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_read_or_refused_without_its_password(
+            user in "[a-z]{0,3}",
+            host in "[a-z0-9.:\\[\\]@,-]{0,12}",
+            path in "[/a-z%0-9]{0,8}",
+            name in "(sslmode|application_name|options|host|[a-z]{1,4})(\\[[a-z_]{0,6}\\])?",
+            value in "[ -~]{0,10}",
+        ) {
+            let address = format!("postgres://{user}:hushhush@{host}/{path}?{name}={value}");
+            if let Err(error) = options(&address, &Settings::default()) {
+                prop_assert!(!error.to_string().contains("hushhush"), "{error}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "(postgres:)?\\PC{0,40}") {
+            let address = text;
+            drop(options(&address, &Settings::default()));
         }
     }
 }

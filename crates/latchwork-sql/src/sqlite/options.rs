@@ -96,6 +96,8 @@ fn wrong(message: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -130,6 +132,23 @@ mod tests {
         ] {
             let error = Options::parse(url).expect_err(url);
             assert!(error.to_string().contains(hint), "{url}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "(sqlite:(//)?)?\\PC{0,40}") {
+            if let Ok(options) = Options::parse(&text) {
+                prop_assert!(!options.path.as_os_str().is_empty());
+            }
+        }
+
+        #[test]
+        fn every_path_can_be_written(path in "/[\\PC&&[^:]]{1,30}", create in any::<bool>()) {
+            let written = percent_encoding::utf8_percent_encode(&path, percent_encoding::NON_ALPHANUMERIC);
+            let mode = if create { "rwc" } else { "rw" };
+            let options = Options::parse(&format!("sqlite://{written}?mode={mode}")).expect("legal");
+            prop_assert_eq!((options.path.as_path(), options.create), (Path::new(&path), create));
         }
     }
 }

@@ -191,7 +191,9 @@ pub(super) fn unknown<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Cursor;
+    use proptest::prelude::*;
+
+    use super::super::{Cursor, ItemCursor, ItemQuery};
     use super::*;
     use crate::{ItemState, OrderId, OrderState};
 
@@ -284,5 +286,77 @@ mod tests {
         assert_eq!(first.expect("in any order").after, Some(cursor.clone()));
         let error = parse(&format!("sort~priority&page[cursor]~{cursor}")).expect_err("another");
         assert!(error.to_string().contains("sorted by"), "{error}");
+    }
+
+    /// Names of the grammar, and others.
+    fn name() -> impl Strategy<Value = String> {
+        let known = [
+            "filter[id]",
+            "state",
+            "filter[type]",
+            "filter[items.state]",
+            "filter[priority]",
+            "filter[created_at]",
+            "filter[meta]",
+            "filter[has_available_items]",
+            "include",
+            "sort",
+            "page[size]",
+            "page[cursor]",
+            "page[number]",
+            "limit",
+        ];
+        prop_oneof![4 => prop::sample::select(known.to_vec()).prop_map(str::to_owned), 1 => "\\PC{0,12}"]
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "\\PC{0,20}",
+            "(queued|failed|-?priority|-?created_at|items|true|[<>=!]{0,2}-?[0-9]{1,20})(,[a-z]{0,6})?",
+            "[<>=!]{0,2}[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(Z|[+-][0-9]{2}:[0-9]{2})",
+            "[a-z]{0,3}:[\\[{\"0-9a-z}\\]]{0,8}",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn w13_any_pairs_are_a_query_or_an_error_that_names_what_is_wrong(
+            pairs in prop::collection::vec((name(), value()), 0..5),
+        ) {
+            match OrderQuery::parse(pairs.iter().map(|(name, value)| (name, value))) {
+                Ok(query) => prop_assert!((1..=100).contains(&query.page_size)),
+                Err(error) => {
+                    prop_assert!(["unknown_name", "invalid_argument"].contains(&error.code()), "{error}");
+                }
+            }
+            for refused in [
+                ItemQuery::parse(pairs.iter().map(|(name, value)| (name, value))).err(),
+            ].into_iter().flatten() {
+                prop_assert!(["unknown_name", "invalid_argument"].contains(&refused.code()), "{refused}");
+            }
+        }
+
+        #[test]
+        fn w13_every_cursor_reads_back_and_no_other_text_is_one(
+            keys in prop::collection::vec(prop::option::of(any::<i64>()), 0..4),
+            id in any::<u128>(),
+            seq in any::<u32>(),
+            text in "[A-Za-z0-9_.-]{0,60}",
+        ) {
+            let order_id = OrderId::from_uuid(uuid::Uuid::from_u128(id));
+            let sort = parse("sort~-priority,created_at").expect("it reads").sort;
+            let cursor = Cursor::new(&sort, keys, order_id);
+            let written = cursor.to_string();
+            prop_assert_eq!(written.parse::<Cursor>().expect("it reads back"), cursor);
+            let cursor = ItemCursor { order_id, seq };
+            prop_assert_eq!(cursor.to_string().parse::<ItemCursor>().expect("it reads back"), cursor);
+            for error in [text.parse::<Cursor>().err(), text.parse::<ItemCursor>().err()] {
+                prop_assert!(error.is_none_or(|error| error.code() == "invalid_argument"));
+            }
+            // Cut anywhere, it is another place or none, and never a panic.
+            for end in 0..written.len() {
+                drop(written[..end].parse::<Cursor>());
+            }
+        }
     }
 }

@@ -35,6 +35,16 @@ pub(crate) enum Taken<T> {
     Replay(T),
 }
 
+/// What is known of the key of an effect outside of the store.
+pub(crate) enum Begun<T> {
+    /// It is new.
+    Fresh,
+    /// It was taken by the same request, which has no answer yet.
+    UnderWay,
+    /// It was done; this is the answer.
+    Replay(T),
+}
+
 /// How long an answer is kept.
 const KEPT: Duration = Duration::from_secs(24 * 3_600);
 
@@ -62,11 +72,59 @@ impl Session<'_> {
         &mut self,
         key: &IdempotencyKey,
     ) -> Result<Taken<T>> {
+        if self.insert_key(key, KEPT).await? {
+            return Ok(Taken::Fresh);
+        }
+        Ok(self.stored_answer(key).await?.map_or(Taken::Fresh, Taken::Replay))
+    }
+
+    /// Takes a key for an effect outside of this transaction, which has so much time: after it another
+    /// request may have the key.
+    pub(crate) async fn begin_key<T: DeserializeOwned>(
+        &mut self,
+        key: &IdempotencyKey,
+        lasts: Duration,
+    ) -> Result<Begun<T>> {
+        if self.insert_key(key, lasts).await? {
+            return Ok(Begun::Fresh);
+        }
+        Ok(self.stored_answer(key).await?.map_or(Begun::UnderWay, Begun::Replay))
+    }
+
+    /// Stores the answer of such an effect, or finds the one that a twin has stored before; refused where
+    /// another request has the key by now.
+    pub(crate) async fn finish_key<T: Serialize + DeserializeOwned>(
+        &mut self,
+        key: &IdempotencyKey,
+        answer: &T,
+    ) -> Result<Option<T>> {
         let now = self.now();
-        let until = now + KEPT;
+        let (caller, scope, name) = (key.caller.as_str(), key.scope, key.key.as_str());
+        let (request, until) = (key.request.as_str(), now + KEPT);
+        let values = params![caller, scope, name, request, json(answer)?, now, until];
+        if self.fetch_one(self.sql().finish_key, values).await?.is_some() {
+            return Ok(None);
+        }
+        match self.stored_answer(key).await? {
+            Some(before) => Ok(Some(before)),
+            None => Err(ErrorKind::IdempotencyConflict { scope: key.scope }.into()),
+        }
+    }
+
+    /// Gives a key back under which such an effect did not come about, unless it is another's by now.
+    pub(crate) async fn abandon_key(&mut self, key: &IdempotencyKey) -> Result<()> {
+        let (caller, scope, name) = (key.caller.as_str(), key.scope, key.key.as_str());
+        let values = params![caller, scope, name, key.request.as_str()];
+        self.execute(self.sql().abandon_key, values).await?;
+        Ok(())
+    }
+
+    /// Takes a key for a while; false where a request has it.
+    async fn insert_key(&mut self, key: &IdempotencyKey, lasts: Duration) -> Result<bool> {
+        let now = self.now();
         let (caller, scope, name) = (key.caller.as_str(), key.scope, key.key.as_str());
         self.limit_lock_waits(TWIN_WAIT_MS).await?;
-        let values = params![caller, scope, name, key.request.as_str(), now, until];
+        let values = params![caller, scope, name, key.request.as_str(), now, now + lasts];
         let taken = self.fetch_one(self.sql().take_key, values).await;
         let taken = match taken {
             Err(error) if matches!(error.kind(), ErrorKind::Conflict { .. }) => {
@@ -76,10 +134,7 @@ impl Session<'_> {
             other => other?,
         };
         self.limit_lock_waits(0).await?;
-        if taken.is_some() {
-            return Ok(Taken::Fresh);
-        }
-        Ok(self.stored_answer(key).await?.map_or(Taken::Fresh, Taken::Replay))
+        Ok(taken.is_some())
     }
 
     /// The answer that was stored for a request, unless its time is over.

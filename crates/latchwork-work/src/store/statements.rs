@@ -197,6 +197,11 @@ pub(crate) struct Statements {
     pub(crate) put_answer: &'static str,
     /// caller (1), scope (2), key (3).
     pub(crate) forget_key: &'static str,
+    /// caller (1), scope (2), key (3), hash of the request (4), answer (5), now (6), end (7) → a row
+    /// unless another request has the key, or a twin has stored an answer.
+    pub(crate) finish_key: &'static str,
+    /// caller (1), scope (2), key (3), hash of the request (4).
+    pub(crate) abandon_key: &'static str,
     /// Keys that have expired at a time (1), some (2).
     pub(crate) prune_keys: &'static str,
 

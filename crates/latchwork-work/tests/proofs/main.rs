@@ -18,7 +18,6 @@ mod processes;
 mod raw;
 mod raw_postgres;
 mod room;
-mod server;
 
 use std::time::Duration;
 

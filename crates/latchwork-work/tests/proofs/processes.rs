@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use latchwork_contract::own_server::OwnServer;
 use latchwork_contract::process::Signal;
 use latchwork_lock::provider::{Moment, Sleep};
 use latchwork_lock::{Clock, SystemClock};
@@ -12,7 +13,6 @@ use serde_json::json;
 
 use crate::child::{Child, crash_before_follow};
 use crate::room::{Room, agent, maintenance, propose, types, verified};
-use crate::server::OwnServer;
 use crate::{millis, proofs, secs};
 
 proofs![w04_agents_are_killed_and_stopped_with_leases, w01_a_crash_before_an_order_follows];
@@ -97,7 +97,7 @@ async fn w01_a_crash_before_an_order_follows(room: Room) {
 /// A server of its own, ended at once in the middle, twice.
 pub(crate) async fn w15_a_server_restarts_in_the_middle() {
     const ITEMS: u32 = 300;
-    let mut own = OwnServer::start();
+    let mut own = OwnServer::start("postgres");
     let room = Room::at(own.address.clone());
     let work = room.manager().await;
     let kept = tokio::spawn(maintenance(&work).run());

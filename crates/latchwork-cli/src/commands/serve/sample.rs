@@ -49,6 +49,7 @@ pub(super) fn commands(base: &str, has_tokens: bool) -> [String; 3] {
              '{{\"type\": \"greeting\", \"payload\": {{\"names\": [\"Ada\"]}}}}'"
         ),
         format!("curl {base}/v1/items/checkout{agent} --json '{{}}'"),
-        format!("curl {base}/v1/orders?include=itemsCount{any}"),
+        // In quotes: some shells take the question mark for a pattern.
+        format!("curl '{base}/v1/orders?include=itemsCount'{any}"),
     ]
 }

@@ -8,6 +8,7 @@ use latchwork_flow::{
     TransitionContext, Woken,
 };
 use latchwork_lock::{InMemoryLockProvider, Locks};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const PAUSED: &str = include_str!("v1-paused.json");
@@ -195,4 +196,73 @@ fn f06_a_wrong_field_is_named_and_no_value_is() {
     assert!(told.contains("\"lease.token\" has the wrong shape"), "{told}");
     let told = damaged("\"index\": 0", "\"index\": -1");
     assert!(told.contains("\"actions.index\""), "{told}");
+}
+
+/// Any place of a document, by its number among all.
+fn place(value: &mut Value, number: &mut usize) -> Option<&mut Value> {
+    if *number == 0 {
+        return Some(value);
+    }
+    *number -= 1;
+    match value {
+        Value::Array(list) => list.iter_mut().find_map(|one| place(one, number)),
+        Value::Object(map) => map.values_mut().find_map(|one| place(one, number)),
+        _ => None,
+    }
+}
+
+/// What may stand where something else belongs.
+fn anything() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "\\PC{0,8}".prop_map(Value::from),
+        Just(json!([])),
+        Just(json!({"id": 1})),
+    ]
+}
+
+fn stored() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![PAUSED, RUNNING, PENDING, FAILED])
+}
+
+/// The secret of the lock of [`PAUSED`].
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+/// Read, or refused with a code of its own and without the secret of its lock.
+fn told(text: &str) {
+    if let Err(error) = machine().read_context(text) {
+        assert!(!error.code().is_empty());
+        assert!(!error.to_string().contains(SECRET), "{error}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn f06_any_text_is_a_context_or_an_error(text in "\\PC{0,60}") {
+        told(&text);
+    }
+
+    #[test]
+    fn f06_a_cut_context_is_an_error(text in stored(), at in any::<prop::sample::Index>()) {
+        let end = at.index(text.trim_end().len() - 1);
+        prop_assert!(machine().read_context(text.get(..end).unwrap_or_default()).is_err());
+    }
+
+    #[test]
+    fn f06_a_damaged_context_is_told_or_read(
+        text in stored(),
+        at in 0_usize..80,
+        instead in anything(),
+    ) {
+        let mut value: Value = serde_json::from_str(text).unwrap();
+        let mut number = at;
+        if let Some(found) = place(&mut value, &mut number) {
+            *found = instead;
+        }
+        told(&value.to_string());
+    }
 }

@@ -184,6 +184,8 @@ fn bad(reason: impl Into<String>) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parsed(address: &str) -> (Vec<String>, String) {
@@ -226,6 +228,28 @@ mod tests {
             assert_eq!(error.code(), "invalid_argument", "{bad}: {error}");
             assert!(error.to_string().contains(reason), "{bad}: {error}");
             assert!(!format!("{error} {error:?}").contains("secret"), "{error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_address_is_read_or_refused_without_its_password(
+            scheme in "etcds?",
+            hosts in "[a-z0-9.:,\\[\\]-]{0,20}",
+            rest in "[/?#=&%a-z0-9]{0,20}",
+        ) {
+            match Address::parse(&format!("{scheme}://me:hushhush@{hosts}{rest}")) {
+                Ok(read) => {
+                    prop_assert!(!read.endpoints.is_empty());
+                    prop_assert!(read.root.is_empty() || read.root.ends_with('/'));
+                }
+                Err(error) => prop_assert!(!error.to_string().contains("hushhush"), "{error}"),
+            }
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "(etcds?://)?\\PC{0,40}") {
+            drop(Address::parse(&text));
         }
     }
 }

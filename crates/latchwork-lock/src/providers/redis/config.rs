@@ -77,3 +77,28 @@ pub(super) fn unsupported(scheme: &str) -> Error {
         format!("{what}: give the address of one server, redis://host:port (its primary's)"),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_address_is_read_or_refused_without_its_password(
+            scheme in "redis(s|\\+unix|-cluster)?",
+            host in "[a-z0-9.:,\\[\\]-]{0,16}",
+            rest in "[/?#=&%a-z0-9]{0,16}",
+        ) {
+            if let Err(error) = client(&format!("{scheme}://me:hushhush@{host}{rest}")) {
+                prop_assert!(!error.to_string().contains("hushhush"), "{error}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_an_error(text in "(rediss?:)?\\PC{0,40}") {
+            drop(client(&text));
+        }
+    }
+}

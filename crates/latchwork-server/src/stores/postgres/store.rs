@@ -4,7 +4,7 @@ use latchwork_sql::Result;
 use latchwork_sql::postgres::{self, Settings, explain, in_time, is_broken};
 use sqlx::postgres::PgPool;
 
-use super::schema;
+use super::{schema, statements};
 use crate::stores::record::{Columns, Row};
 
 /// Tokens in a PostgreSQL database.
@@ -43,20 +43,20 @@ impl PostgresTokens {
         Ok(PostgresTokens { pool, persistent: !told && !server.lends_sessions })
     }
 
-    pub(crate) async fn has_any(&self) -> Result<bool> {
-        let query = || sqlx::query_scalar(schema::HAS_ANY).persistent(self.persistent);
+    pub(crate) async fn news(&self) -> Result<(bool, i64)> {
+        let query = || sqlx::query_as(statements::NEWS).persistent(self.persistent);
         run!(query().fetch_one(&self.pool))
     }
 
     /// Two statements: the first one says what is true anyway.
     pub(crate) async fn insert(&self, row: Row) -> Result<bool> {
         let free = || {
-            let query = sqlx::query(schema::FREE_NAME).persistent(self.persistent);
+            let query = sqlx::query(statements::FREE_NAME).persistent(self.persistent);
             query.bind(&row.name).bind(row.created_at)
         };
         run!(free().execute(&self.pool))?;
         let insert = || {
-            sqlx::query(schema::INSERT)
+            sqlx::query(statements::INSERT)
                 .persistent(self.persistent)
                 .bind(&row.id)
                 .bind(&row.name)
@@ -79,7 +79,7 @@ impl PostgresTokens {
 
     pub(crate) async fn by_lookup(&self, lookup: String) -> Result<Vec<Row>> {
         let query = || {
-            sqlx::query_as::<_, Columns>(schema::BY_LOOKUP)
+            sqlx::query_as::<_, Columns>(statements::BY_LOOKUP)
                 .persistent(self.persistent)
                 .bind(&lookup)
         };
@@ -87,14 +87,15 @@ impl PostgresTokens {
     }
 
     pub(crate) async fn by_id(&self, id: String) -> Result<Option<Row>> {
-        let query =
-            || sqlx::query_as::<_, Columns>(schema::BY_ID).persistent(self.persistent).bind(&id);
+        let query = || {
+            sqlx::query_as::<_, Columns>(statements::BY_ID).persistent(self.persistent).bind(&id)
+        };
         Ok(run!(query().fetch_optional(&self.pool))?.map(Row::from))
     }
 
     pub(crate) async fn list(&self, after: String, limit: i64) -> Result<Vec<Row>> {
         let query = || {
-            sqlx::query_as::<_, Columns>(schema::LIST)
+            sqlx::query_as::<_, Columns>(statements::LIST)
                 .persistent(self.persistent)
                 .bind(&after)
                 .bind(limit)
@@ -103,12 +104,14 @@ impl PostgresTokens {
     }
 
     pub(crate) async fn revoke(&self, id: String, now: i64) -> Result<()> {
-        let query = || sqlx::query(schema::REVOKE).persistent(self.persistent).bind(&id).bind(now);
+        let query =
+            || sqlx::query(statements::REVOKE).persistent(self.persistent).bind(&id).bind(now);
         run!(query().execute(&self.pool)).map(|_| ())
     }
 
     pub(crate) async fn touch(&self, id: String, now: i64) -> Result<()> {
-        let query = || sqlx::query(schema::TOUCH).persistent(self.persistent).bind(&id).bind(now);
+        let query =
+            || sqlx::query(statements::TOUCH).persistent(self.persistent).bind(&id).bind(now);
         run!(query().execute(&self.pool)).map(|_| ())
     }
 

@@ -3,7 +3,7 @@
 use latchwork_sql::Result;
 use latchwork_sql::sqlite::{Options, Sqlite, explain, migrate};
 
-use super::schema;
+use super::{schema, statements};
 use crate::stores::record::{Columns, Row};
 
 /// Tokens in an SQLite file.
@@ -17,20 +17,20 @@ impl SqliteTokens {
         Ok(SqliteTokens(sqlite))
     }
 
-    pub(crate) async fn has_any(&self) -> Result<bool> {
-        let found = sqlx::query_scalar(schema::HAS_ANY).fetch_one(self.0.readers()).await;
+    pub(crate) async fn news(&self) -> Result<(bool, i64)> {
+        let found = sqlx::query_as(statements::NEWS).fetch_one(self.0.readers()).await;
         found.map_err(explain)
     }
 
     pub(crate) async fn insert(&self, row: Row) -> Result<bool> {
         let mut writing = self.0.begin().await?;
-        sqlx::query(schema::FREE_NAME)
+        sqlx::query(statements::FREE_NAME)
             .bind(&row.name)
             .bind(row.created_at)
             .execute(&mut *writing)
             .await
             .map_err(explain)?;
-        let done = sqlx::query(schema::INSERT)
+        let done = sqlx::query(statements::INSERT)
             .bind(row.id)
             .bind(row.name)
             .bind(row.role)
@@ -50,28 +50,28 @@ impl SqliteTokens {
     }
 
     pub(crate) async fn by_lookup(&self, lookup: String) -> Result<Vec<Row>> {
-        let query = sqlx::query_as::<_, Columns>(schema::BY_LOOKUP).bind(lookup);
+        let query = sqlx::query_as::<_, Columns>(statements::BY_LOOKUP).bind(lookup);
         rows(query.fetch_all(self.0.readers()).await)
     }
 
     pub(crate) async fn by_id(&self, id: String) -> Result<Option<Row>> {
-        let query = sqlx::query_as::<_, Columns>(schema::BY_ID).bind(id);
+        let query = sqlx::query_as::<_, Columns>(statements::BY_ID).bind(id);
         let row = query.fetch_optional(self.0.readers()).await.map_err(explain)?;
         Ok(row.map(Row::from))
     }
 
     pub(crate) async fn list(&self, after: String, limit: i64) -> Result<Vec<Row>> {
-        let query = sqlx::query_as::<_, Columns>(schema::LIST).bind(after).bind(limit);
+        let query = sqlx::query_as::<_, Columns>(statements::LIST).bind(after).bind(limit);
         rows(query.fetch_all(self.0.readers()).await)
     }
 
     pub(crate) async fn revoke(&self, id: String, now: i64) -> Result<()> {
-        let query = sqlx::query(schema::REVOKE).bind(id).bind(now);
+        let query = sqlx::query(statements::REVOKE).bind(id).bind(now);
         query.execute(self.0.writer()).await.map(|_| ()).map_err(explain)
     }
 
     pub(crate) async fn touch(&self, id: String, now: i64) -> Result<()> {
-        let query = sqlx::query(schema::TOUCH).bind(id).bind(now);
+        let query = sqlx::query(statements::TOUCH).bind(id).bind(now);
         query.execute(self.0.writer()).await.map(|_| ()).map_err(explain)
     }
 

@@ -44,3 +44,33 @@ impl Visitor<'_> for FromText {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Duration, String> {
+        let json = serde_json::Value::from(text).to_string();
+        let read = serde_json::from_str::<DurationText>(&json);
+        read.map(|read| read.0).map_err(|error| error.to_string())
+    }
+
+    proptest! {
+        #[test]
+        fn w12_every_duration_reads_back(seconds in 0_u64..4_000_000_000, nanos in 0_u32..1_000_000_000) {
+            let span = Duration::new(seconds, nanos);
+            prop_assert_eq!(read(&DurationText(span).to_string()), Ok(span));
+        }
+
+        #[test]
+        fn w12_any_text_is_a_duration_or_an_error_with_an_example(
+            text in prop_oneof!["\\PC{0,20}", "[0-9]{0,22}[a-z]{0,6} ?[0-9]{0,4}(s|ms|h)?"],
+        ) {
+            if let Err(error) = read(&text) {
+                prop_assert!(error.contains("\"30s\""), "{error}");
+            }
+        }
+    }
+}

@@ -463,6 +463,13 @@ pub(super) const STATEMENTS: Statements = Statements {
         WHERE caller = $1 AND scope = $2 AND key = $3",
     forget_key: "DELETE FROM latchwork_work_idempotency \
         WHERE caller = $1 AND scope = $2 AND key = $3",
+    finish_key: "INSERT INTO latchwork_work_idempotency AS k (caller, scope, key, request, answer, \
+        created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7) \
+        ON CONFLICT (caller, scope, key) DO UPDATE SET answer = excluded.answer, \
+        expires_at = excluded.expires_at WHERE k.request = excluded.request AND k.answer IS NULL \
+        RETURNING 1",
+    abandon_key: "DELETE FROM latchwork_work_idempotency \
+        WHERE caller = $1 AND scope = $2 AND key = $3 AND request = $4 AND answer IS NULL",
     prune_keys: "DELETE FROM latchwork_work_idempotency WHERE (caller, scope, key) IN \
         (SELECT caller, scope, key FROM latchwork_work_idempotency WHERE expires_at <= $1 \
         ORDER BY expires_at LIMIT $2)",
