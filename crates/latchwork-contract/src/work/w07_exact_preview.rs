@@ -10,7 +10,7 @@ use serde_json::json;
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{PLAIN, approve, plain, user};
-use super::w07_apply::{apply_one, approved, hurried};
+use super::w07_apply::{UNHURRIED, apply_one, approved, hurried};
 
 cases![w07_an_exact_preview_is_made_again, w07_a_lease_that_is_lost_in_the_preview_applies_nothing,];
 
@@ -54,7 +54,7 @@ async fn w07_a_lease_that_is_lost_in_the_preview_applies_nothing(f: Fixture) {
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let (asks, counted, waits) = (asked.clone(), runs.clone(), gate.clone());
     let review = ReviewSettings { exact_preview: true, ..Default::default() };
-    let apply = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let apply = ApplySettings { time_limit: Duration::from_secs(120), ..hurried() };
     let exact = plain(PLAIN)
         .settings(TypeSettings { review, apply, ..TypeSettings::default() })
         .preview(move |_| {
@@ -85,7 +85,10 @@ async fn w07_a_lease_that_is_lost_in_the_preview_applies_nothing(f: Fixture) {
         let worker = work.apply_worker("next").expect("legal");
         tokio::spawn(async move { worker.apply(order).await.expect("the store answers") })
     };
-    let left = slow.await.expect("no panic").expect("it was leased");
+    let slow = tokio::time::timeout(UNHURRIED, slow)
+        .await
+        .expect("it notices, long before its time is up");
+    let left = slow.expect("no panic").expect("it was leased");
     assert_eq!((left.state, runs.load(Ordering::SeqCst)), (OrderState::Approved, 0));
     gate.add_permits(9);
     let done = next.await.expect("no panic").expect("taken over");

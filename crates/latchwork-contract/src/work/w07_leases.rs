@@ -9,10 +9,11 @@ use latchwork_work::{ApplySettings, Diff, DynamicOrderType, EventType, OrderStat
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{events, order_state};
-use super::w07_apply::{applied_by, apply_one, approved, hurried};
+use super::w07_apply::{UNHURRIED, applied_by, apply_one, approved, hurried};
 
 cases![
     w07_a_worker_that_lost_its_lease_records_nothing,
+    w07_a_worker_that_does_not_know_of_its_loss_records_nothing,
     w07_the_next_worker_has_the_same_key_and_a_higher_fence,
     w07_an_apply_that_kills_every_worker_ends,
     w07_a_worker_that_is_told_to_stop_finishes_its_order,
@@ -63,6 +64,50 @@ async fn w07_a_worker_that_lost_its_lease_records_nothing(f: Fixture) {
     assert_eq!(applied.len(), 1, "recorded once");
     assert_eq!(applied[0].payload.as_ref().expect("a payload")["worker"], "b");
     assert!(told.iter().any(|event| event.event == EventType::LeaseExpired), "told");
+}
+
+/// It comes to its end before its next sign of life, and while the next worker is not done: then only the
+/// fence tells the two apart.
+async fn w07_a_worker_that_does_not_know_of_its_loss_records_nothing(f: Fixture) {
+    let gates = ["a", "b"].map(|name| (name, Arc::new(tokio::sync::Semaphore::new(0))));
+    let (open, begun) = (gates.clone(), Arc::new(AtomicU32::new(0)));
+    let counted = begun.clone();
+    let settings =
+        ApplySettings { lease_ttl: Duration::from_secs(600), time_limit: UNHURRIED, ..hurried() };
+    let waits = applied_by(settings).apply(move |_, step| {
+        let mut gates = gates.iter();
+        let gate = gates.find(|(name, _)| *name == step.worker()).expect("a or b").1.clone();
+        counted.fetch_add(1, Ordering::SeqCst);
+        Box::pin(async move {
+            gate.acquire().await.expect("open").forget();
+            Ok(Diff::empty())
+        })
+    });
+    let work = f.with_types([waits]).await;
+    let order = approved(&work, 1).await;
+    let start = |name: &str| {
+        let worker = work.apply_worker(name).expect("legal");
+        tokio::spawn(async move { worker.apply(order).await.expect("the store answers") })
+    };
+    let begins = async |count| {
+        while begun.load(Ordering::SeqCst) < count {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let slow = start("a");
+    begins(1).await;
+    work.take_back_apply(order).await.expect("taken back");
+    let next = start("b");
+    begins(2).await;
+    open[0].1.add_permits(1);
+    let left = slow.await.expect("no panic").expect("it had the order");
+    assert_eq!(left.state, OrderState::Approved, "the other one is at it");
+    open[1].1.add_permits(1);
+    let done = next.await.expect("no panic").expect("it has the order");
+    assert_eq!(done.state, OrderState::Completed);
+    let told = events(&work, order).await;
+    let applied = told.iter().find(|event| event.event == EventType::Applied).expect("applied");
+    assert_eq!(applied.payload.as_ref().expect("a payload")["worker"], "b");
 }
 
 async fn w07_the_next_worker_has_the_same_key_and_a_higher_fence(f: Fixture) {

@@ -274,7 +274,8 @@ impl ApplyWorker {
             OrderState::Approved => 1,
             _ => claimed.attempt,
         };
-        if attempt > u32::from(claimed.order.settings.apply.cleanup.max_attempts) {
+        let settings = &claimed.order.settings.apply;
+        if attempt > settings.max_attempts.max(settings.cleanup.max_attempts.into()) {
             let message = format!(
                 "after_apply was begun {} times, and no worker came to its end; the changes are made",
                 attempt - 1

@@ -126,7 +126,7 @@ impl ApplyWorker {
         let policy = claimed.order.settings.apply.cleanup;
         if attempt >= u32::from(policy.max_attempts) {
             let message =
-                format!("after_apply failed {attempt} times, the changes are made: {message}");
+                format!("after_apply failed at attempt {attempt}, the changes are made: {message}");
             return self.fail_cleanup(claimed, code, &message).await;
         }
         transact!(self.manager, session => {
