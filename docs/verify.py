@@ -107,7 +107,7 @@ def main(arguments):
         if receipt_path:
             with open(receipt_path, encoding="utf-8") as file:
                 found += receipt_findings(json.load(file), events)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         print(f"verify.py: cannot read the export: {error!r}", file=sys.stderr)
         return 2
     for finding in found:

@@ -4,7 +4,13 @@
 //! minutes; `postgres`, `sqlite` behind `--` choose a part. A unit is one transaction of a one-row UPDATE. An
 //! order of one item is proposed, leased, submitted, previewed, approved, applied and completed: ten
 //! transactions at the least. Goals are printed and not asserted: a busy machine is no fault of the code.
+//!
+//! With `LATCHWORK_COMPLETED_ORDERS=1000000` only the row with completed orders in the table is measured, with
+//! so many: copies that the database makes of one order. A million takes some minutes and gigabytes.
 #![expect(clippy::expect_used, reason = "a bench whose parts do not come about is none")]
+
+#[path = "work_life/completed.rs"]
+mod completed;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,6 +19,7 @@ use latchwork_benches::{
     Contender, Goal, Scale, Table, missing, percentile, race, runtime, tasks, wants,
 };
 use latchwork_lock::Locks;
+use latchwork_work::query::OrderQuery;
 use latchwork_work::{
     Actor, Approval, Checkout, DynamicOrderType, EventFilter, ListenFrom, Maintenance,
     MaintenanceSettings, OrderTypes, Proposal, Submission, WorkManager,
@@ -111,6 +118,9 @@ fn measure(
     let (work, other) = (runtime.block_on(connect(one)), runtime.block_on(connect(two)));
     let sealing = [(&work, one), (&other, two)]
         .map(|(work, url)| runtime.spawn(maintain(work.clone(), url.to_owned())));
+    if let Some(copies) = copies() {
+        return completed_by_hand(scale, runtime, table, [&work, &other], one, copies);
+    }
     for lanes in [1, 8] {
         let ours = Contender::new("ours", |n| lives(runtime, &work, lanes, n));
         let mut contenders = [ours, Contender::new("raw", |n| commit(10 * n))];
@@ -202,6 +212,42 @@ fn many_completed(
     let ratio = race(scale, &mut contenders).first_faster_than(1);
     let what = "with 5,000 more completed orders";
     table.row(what, "without", ratio.median, ratio.to_string(), Goal::AtLeast(0.9));
+}
+
+/// How many completed orders are wanted by hand.
+fn copies() -> Option<u64> {
+    std::env::var("LATCHWORK_COMPLETED_ORDERS").ok()?.parse().ok()
+}
+
+/// With as many completed orders as were asked for, and with none.
+fn completed_by_hand(
+    scale: Scale,
+    runtime: &Runtime,
+    table: &mut Table,
+    [work, other]: [&WorkManager; 2],
+    url: &str,
+    copies: u64,
+) {
+    lives(runtime, work, 1, 1);
+    runtime.block_on(async {
+        while work.sealing_lag().await.expect("asked").0 > 0 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let every = OrderQuery::parse([] as [(&str, &str); 0]).expect("a query");
+        let last = work.orders(&every).await.expect("listed").orders;
+        completed::copy(url, &last[0].order.id.to_string(), copies).await;
+    });
+    for lanes in [1, 4] {
+        let mut contenders = [
+            Contender::new("many", |n| lives(runtime, work, lanes, n)),
+            Contender::new("none", |n| lives(runtime, other, lanes, n)),
+        ];
+        let raced = race(scale, &mut contenders);
+        let ratio = raced.first_faster_than(1);
+        let shown = format!("{ratio}, {:.0}/s", raced.per_second(0));
+        let what = format!("with {copies} completed orders, {lanes} at once");
+        table.row(&what, "with none", ratio.median, shown, Goal::AtLeast(0.9));
+    }
 }
 
 /// So many orders are proposed and completed.

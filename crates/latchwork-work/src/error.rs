@@ -264,11 +264,13 @@ pub enum ErrorKind {
         reason: String,
     },
     /// The order has no receipt.
-    #[error("the order {id} has no receipt: it was not approved and applied")]
+    #[error("the order {id} has no receipt: {reason}")]
     #[non_exhaustive]
     NoReceipt {
         /// The order.
         id: OrderId,
+        /// Why there is none.
+        reason: &'static str,
     },
     /// The events of an order are not sealed yet.
     #[error("events of the order {id} are not sealed yet; maintenance seals them, so ask again")]
@@ -379,7 +381,7 @@ impl Error {
         ("content_changed", "what a reviewer has seen is not what would be applied", false),
         ("decided", "the order was decided otherwise already", false),
         ("reviewer_refused", "this actor may not approve the order", false),
-        ("no_receipt", "the order was not approved and applied, so it has no receipt", false),
+        ("no_receipt", "the order was not approved and applied, or its events were pruned", false),
         ("not_sealed", "the events of the order are not sealed yet", true),
         ("unique_conflict", "another live order has the same unique key", false),
         ("idempotency_conflict", "the idempotency key was used for another request", false),
@@ -448,6 +450,13 @@ impl Error {
     pub(crate) fn damaged(what: impl std::fmt::Display) -> Self {
         let message = format!("what is stored cannot be read ({what}); restore the row");
         ErrorKind::StoreBackend { store: "work", message, source: None }.into()
+    }
+
+    /// Whether a row cannot be read, and not the store.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn is_damage(&self) -> bool {
+        // Errors of a driver have a source, and the name of their store.
+        matches!(self.kind(), ErrorKind::StoreBackend { store: "work", source: None, .. })
     }
 }
 

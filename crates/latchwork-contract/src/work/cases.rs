@@ -2,9 +2,10 @@
 
 use super::{
     Case, w01_moves, w02_checkout, w02_lease_ends, w02_operator, w02_parts, w02_propose,
-    w03_claims, w03_limits, w04_leases, w05_failures, w06_validation, w07_apply, w08_rework,
-    w09_idempotency, w10_audit, w11_maintenance, w12_declared, w13_blockers, w13_items,
-    w13_listings, w14_listeners, w15_bad_input, w17_review, w18_receipt, w20_unique,
+    w03_claims, w03_limits, w04_leases, w05_failures, w06_validation, w07_apply, w07_exact_preview,
+    w07_failures, w07_hooks, w07_leases, w08_rework, w09_idempotency, w10_audit, w11_maintenance,
+    w12_declared, w13_blockers, w13_items, w13_listings, w14_listeners, w15_bad_input, w17_review,
+    w17_reviewers, w17_unattended, w18_receipt, w20_unique,
 };
 
 /// Every case, sorted by name and so by promise.
@@ -22,6 +23,10 @@ pub fn cases() -> Vec<Case> {
         w05_failures::CASES,
         w06_validation::CASES,
         w07_apply::CASES,
+        w07_exact_preview::CASES,
+        w07_failures::CASES,
+        w07_hooks::CASES,
+        w07_leases::CASES,
         w08_rework::CASES,
         w09_idempotency::CASES,
         w10_audit::CASES,
@@ -33,6 +38,8 @@ pub fn cases() -> Vec<Case> {
         w14_listeners::CASES,
         w15_bad_input::CASES,
         w17_review::CASES,
+        w17_reviewers::CASES,
+        w17_unattended::CASES,
         w18_receipt::CASES,
         w20_unique::CASES,
     ]

@@ -32,6 +32,8 @@ cases![
     w02_parts_and_finalize_are_idempotent,
     w02_a_part_that_comes_with_the_finalize_is_in_the_result_or_refused,
     w02_illegal_parts_are_refused,
+    w02_a_part_of_an_unknown_key_is_refused_and_not_kept,
+    w02_bug_of_parts_in_one_place_the_last_one_counts,
 ];
 
 /// A type whose result has a `title` of at most five characters and a `page` or several.
@@ -422,4 +424,38 @@ async fn w02_illegal_parts_are_refused(f: Fixture) {
     let missing = latchwork_work::ItemId::new(work.now().await.expect("a time"));
     let error = work.list_parts(missing, &PartQuery::default()).await.expect_err("none");
     assert_eq!(error.code(), "item_not_found");
+}
+
+/// Nothing could ever take its place, so a strict finalize would be refused for good.
+async fn w02_a_part_of_an_unknown_key_is_refused_and_not_kept(f: Fixture) {
+    let work = f.with_types([book()]).await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let client = agent(&work, "agent-1");
+    let held = lease(&client).await;
+    client.submit_part(part(&held, "title", json!("A"))).await.expect("a part");
+    for wrong in [part(&held, "titel", json!("A")), part(&held, "titel", json!("A")).draft()] {
+        let error = client.submit_part(wrong).await.expect_err("unknown");
+        assert_eq!(error.code(), "part_invalid");
+    }
+    assert_eq!(statuses(&work, &held).await.len(), 1);
+    let told = told(&work, order, EventType::PartRejected).await;
+    let violations = &told[0].payload.as_ref().expect("why")["violations"];
+    assert_eq!((told.len(), &violations[0]["code"]), (1, &json!("unknown_part")), "it is told");
+    client.finalize(Finalize::strict(&held)).await.expect("complete");
+    assert_eq!(result(&work, &held).await, json!({"title": "A"}));
+}
+
+/// The reference took the one with the largest random id.
+async fn w02_bug_of_parts_in_one_place_the_last_one_counts(f: Fixture) {
+    let work = f.with_types([DynamicOrderType::new(PLAIN)]).await;
+    propose(&work, PLAIN, 1).await;
+    let client = agent(&work, "agent-1");
+    let held = lease(&client).await;
+    for round in 0..6 {
+        client.submit_part(part(&held, "a", json!(round))).await.expect("a part");
+        client.submit_part(part(&held, "b", json!(-round)).seq(1)).await.expect("a part");
+    }
+    assert_eq!(statuses(&work, &held).await.len(), 2, "one for each place");
+    client.finalize(Finalize::strict(&held)).await.expect("finalized");
+    assert_eq!(result(&work, &held).await, json!({"a": 5, "b": [-5]}));
 }

@@ -5,6 +5,7 @@
 //! is recorded under the lock of the order and only with the order's fence, so a worker that lost its
 //! lease records nothing, however late it wakes.
 
+mod change;
 mod hooks;
 mod record;
 
@@ -19,10 +20,9 @@ use self::hooks::{Heartbeat, Ran};
 use super::review::check_version;
 use super::wake::Wishes;
 use super::{WorkManager, read, transact};
-use crate::canonical::{canonical, sha256};
 use crate::store::Note;
 use crate::{
-    ApplyStep, Diff, Error, ErrorKind, EventType, Order, OrderContent, OrderId, OrderState,
+    ApplyStep, Error, ErrorKind, EventType, Order, OrderContent, OrderId, OrderState,
     RegisteredType, Result,
 };
 
@@ -63,23 +63,22 @@ pub(super) struct Claimed {
     asked_at: Moment,
 }
 
-/// What would be applied, beside what was approved.
-enum Compared {
-    AsApproved,
-    Changed {
-        code: &'static str,
-        message: String,
-        details: Option<serde_json::Value>,
-    },
-    /// The lease was lost while the preview was made.
-    Lost,
-}
-
 /// How long a worker sleeps without a notice.
 const FALLBACK: Duration = Duration::from_millis(1_000);
 
 /// How long an order is left to workers that know its version of the type.
 const OTHER_VERSION: Duration = Duration::from_secs(5);
+
+/// How long an order is left alone whose row cannot be read.
+const UNREADABLE: Duration = Duration::from_secs(60);
+
+/// What became of the search for an order.
+enum Picked {
+    Nothing,
+    /// One that cannot be read. It is left alone for a while, so that the others get their turn.
+    Unreadable,
+    Order(Box<Claimed>),
+}
 
 impl WorkManager {
     /// A worker that applies approved orders of the types that this manager knows.
@@ -193,26 +192,41 @@ impl ApplyWorker {
     }
 
     async fn take(&self, only: Option<OrderId>) -> Result<Option<Order>> {
-        let Some(claimed) = self.claim(only).await? else { return Ok(None) };
+        let claimed = loop {
+            match self.claim(only).await? {
+                Picked::Nothing => return Ok(None),
+                Picked::Unreadable => {}
+                Picked::Order(claimed) => break *claimed,
+            }
+        };
         let id = claimed.order.id;
         self.process(claimed).await?;
         read!(self.manager, session => { session.order(id).await.map(Some) })
     }
 
     /// Leases an order, with the next fence.
-    async fn claim(&self, only: Option<OrderId>) -> Result<Option<Claimed>> {
+    async fn claim(&self, only: Option<OrderId>) -> Result<Picked> {
         let types: Vec<_> = self.manager.types().iter().map(|known| known.name()).collect();
         transact!(self.manager, session => {
             let asked_at = self.manager.inner.clock.now();
-            let Some(id) = session.pick_apply(&types, only).await? else { return Ok(None) };
-            let (order, state) = (session.order(id).await?, session.review_state(id).await?);
-            let settings = &order.settings.apply;
-            // In the store's transaction the row is locked, and nobody could extend the lease.
-            let span = match settings.in_transaction {
-                true => settings.lease_ttl + settings.time_limit,
-                false => settings.lease_ttl,
+            let Some(id) = session.pick_apply(&types, only).await? else {
+                return Ok(Picked::Nothing);
             };
-            let until = session.now() + span;
+            let found = match session.order(id).await {
+                Ok(order) => session.review_state(id).await.map(|state| (order, state)),
+                Err(error) => Err(error),
+            };
+            let (order, state) = match found {
+                Err(error) if error.is_damage() => {
+                    tracing::warn!(order = %id, %error, "an order cannot be applied; it is left for later");
+                    let after = session.now() + UNREADABLE;
+                    session.end_apply(id, 0, after).await?;
+                    return Ok(Picked::Unreadable);
+                }
+                found => found?,
+            };
+            self.manager.types().get(&order.order_type)?;
+            let until = session.now() + lease_of(&order);
             if let Some(worker) = &state.worker {
                 let payload = json!({"worker": worker, "fence": state.fence, "stage": "apply",
                     "lease_expires_at": state.until});
@@ -222,7 +236,8 @@ impl ApplyWorker {
             session.claim_apply(id, &self.name, until).await?;
             let version = state.approved_version.unwrap_or_default();
             let (fence, attempt, worker) = (state.fence + 1, state.tries + 1, self.name.clone());
-            Ok(Some(Claimed { order, fence, attempt, version, worker, asked_at }))
+            let claimed = Claimed { order, fence, attempt, version, worker, asked_at };
+            Ok(Picked::Order(Box::new(claimed)))
         })
     }
 
@@ -232,14 +247,25 @@ impl ApplyWorker {
             tracing::warn!(order = %claimed.order.id, "this program has another version of the order's type");
             return self.hand_back(&claimed, OTHER_VERSION).await;
         }
-        let heartbeat = Heartbeat::start(&self.manager, &claimed);
+        match self.run_hooks(&claimed, &known).await {
+            // It would be so for every worker.
+            Err(error) if error.is_damage() => self.fail_unreadable(&claimed, &error).await,
+            done => done,
+        }
+    }
+
+    async fn run_hooks(&self, claimed: &Claimed, known: &RegisteredType) -> Result<()> {
+        let mut heartbeat = Heartbeat::start(&self.manager, claimed);
         let step =
             || ApplyStep::new(claimed.order.id, claimed.fence, claimed.attempt, &claimed.worker);
         let content = read!(self.manager, session => { session.content(&claimed.order).await })?;
         if claimed.order.state == OrderState::Approved {
-            match self.change(&claimed, &known, &content, &heartbeat, step()).await? {
+            match self.change(claimed, known, &content, &heartbeat, step()).await? {
                 true => {}
                 false => return Ok(()),
+            }
+            if claimed.order.settings.apply.in_transaction {
+                heartbeat = Heartbeat::resume(&self.manager, claimed);
             }
         }
         let applied = read!(self.manager, session => { session.applied(claimed.order.id).await })?;
@@ -248,13 +274,21 @@ impl ApplyWorker {
             OrderState::Approved => 1,
             _ => claimed.attempt,
         };
-        let content = OrderContent { order: self.current(&claimed).await?, ..content };
+        let settings = &claimed.order.settings.apply;
+        if attempt > settings.max_attempts.max(settings.cleanup.max_attempts.into()) {
+            let message = format!(
+                "after_apply was begun {} times, and no worker came to its end; the changes are made",
+                attempt - 1
+            );
+            return self.fail_cleanup(claimed, "cleanup_attempts", &message).await;
+        }
+        let content = OrderContent { order: self.current(claimed).await?, ..content };
         let step = step();
         let cleaned = known.after_apply(&content, &applied.diff, &step);
         match heartbeat.run(cleaned).await {
-            Ran::Done(()) => self.complete(&claimed).await,
+            Ran::Done(()) => self.complete(claimed).await,
             Ran::Failed { code, message } => {
-                self.clean_later(&claimed, attempt, code, &message).await
+                self.clean_later(claimed, attempt, code, &message).await
             }
             Ran::Lost => Ok(()),
         }
@@ -263,156 +297,15 @@ impl ApplyWorker {
     async fn current(&self, claimed: &Claimed) -> Result<Order> {
         read!(self.manager, session => { session.order(claimed.order.id).await })
     }
+}
 
-    /// Makes the changes and records them; false where that did not come about.
-    async fn change(
-        &self,
-        claimed: &Claimed,
-        known: &RegisteredType,
-        content: &OrderContent,
-        heartbeat: &Heartbeat,
-        step: ApplyStep,
-    ) -> Result<bool> {
-        let clock = &self.manager.inner.clock;
-        let begun = clock.now();
-        let done = self.try_change(claimed, known, content, heartbeat, step).await;
-        let outcome = if matches!(done, Ok(true)) { "applied" } else { "failed" };
-        crate::metrics::applied(&claimed.order.order_type, outcome, clock.now().since(begun));
-        done
-    }
-
-    async fn try_change(
-        &self,
-        claimed: &Claimed,
-        known: &RegisteredType,
-        content: &OrderContent,
-        heartbeat: &Heartbeat,
-        mut step: ApplyStep,
-    ) -> Result<bool> {
-        if claimed.attempt > claimed.order.settings.apply.max_attempts {
-            let message = format!(
-                "apply was begun {} times, and no worker came to its end",
-                claimed.attempt - 1
-            );
-            self.fail(claimed, "apply", "apply_attempts", &message, None).await?;
-            return Ok(false);
-        }
-        match self.compare(claimed, known, content, heartbeat).await? {
-            Compared::AsApproved => {}
-            Compared::Lost => return Ok(false),
-            Compared::Changed { code, message, details } => {
-                self.fail(claimed, "apply", code, &message, details).await?;
-                return Ok(false);
-            }
-        }
-        match heartbeat.run(known.before_apply(content, &step)).await {
-            Ran::Done(()) => {}
-            Ran::Lost => return Ok(false),
-            Ran::Failed { code, message } => {
-                let message = format!("before_apply: {message}");
-                self.fail(claimed, "apply", code, &message, None).await?;
-                return Ok(false);
-            }
-        }
-        if claimed.order.settings.apply.in_transaction {
-            return self.change_within(claimed, known, content, heartbeat, step).await;
-        }
-        match heartbeat.run(known.apply(content, &mut step)).await {
-            Ran::Done(diff) => self.record(claimed, diff).await,
-            Ran::Lost => Ok(false),
-            Ran::Failed { code, message } => {
-                self.fail(claimed, "apply", code, &message, None).await?;
-                Ok(false)
-            }
-        }
-    }
-
-    /// Compares what would be applied with what was approved.
-    async fn compare(
-        &self,
-        claimed: &Claimed,
-        known: &RegisteredType,
-        content: &OrderContent,
-        heartbeat: &Heartbeat,
-    ) -> Result<Compared> {
-        let (row, key) = read!(self.manager, session => {
-            let row = session.review(claimed.order.id, claimed.version).await?;
-            Ok((row, session.content_key(&claimed.order).await?))
-        })?;
-        let row = row.ok_or_else(|| Error::damaged("the approved content is missing"))?;
-        if row.content != key || row.results_digest != super::review::results_digest(content) {
-            let message = "the results are not those that were approved".to_owned();
-            return Ok(Compared::Changed { code: "content_changed", message, details: None });
-        }
-        if !claimed.order.settings.review.exact_preview {
-            return Ok(Compared::AsApproved);
-        }
-        let made = async { known.preview(content).await.map_err(crate::TypeError::from_error) };
-        let preview = match heartbeat.run(made).await {
-            Ran::Done(preview) => preview,
-            Ran::Lost => return Ok(Compared::Lost),
-            Ran::Failed { code, message } => {
-                let message = format!("preview: {message}");
-                return Ok(Compared::Changed { code, message, details: None });
-            }
-        };
-        let value = serde_json::to_value(&preview).unwrap_or_default();
-        let text = preview.is_some().then(|| canonical(&value));
-        if text.as_deref().map(sha256) == row.preview.as_deref().map(sha256) {
-            return Ok(Compared::AsApproved);
-        }
-        let before = row.preview.as_deref().and_then(|text| serde_json::from_str(text).ok());
-        let diff = Diff::between(before.unwrap_or_default(), value);
-        let message = "the preview is not the one that was approved".to_owned();
-        let details = Some(json!({"difference": diff.changes, "readable": diff.readable()}));
-        Ok(Compared::Changed { code: "preview_changed", message, details })
-    }
-
-    /// The same in the store's own transaction: what apply writes there is recorded with it, or nothing is.
-    async fn change_within(
-        &self,
-        claimed: &Claimed,
-        known: &RegisteredType,
-        content: &OrderContent,
-        heartbeat: &Heartbeat,
-        step: ApplyStep,
-    ) -> Result<bool> {
-        heartbeat.stop();
-        let mut session = self.manager.store().begin().await?;
-        if !self.holds(&mut session, claimed, OrderState::Approved).await? {
-            let _ = session.rollback().await;
-            return Ok(false);
-        }
-        let mut step = step.with_session(session);
-        let ran = heartbeat.run(known.apply(content, &mut step)).await;
-        let session = step.take_session();
-        match (ran, session) {
-            (Ran::Done(diff), Some(mut session)) => {
-                self.write_applied(&mut session, claimed, &diff).await?;
-                match session.commit().await {
-                    Ok(_) => Ok(true),
-                    // Whether it was done is known by the store only.
-                    Err(error) => match self.was_recorded(claimed).await {
-                        Ok(true) => Ok(true),
-                        _ => Err(error),
-                    },
-                }
-            }
-            (Ran::Done(_), None) | (Ran::Lost, _) => Ok(false),
-            (Ran::Failed { code, message }, session) => {
-                // Dropped, and not rolled back by a message: a hook that was cut off may have left one
-                // under way on the connection.
-                drop(session);
-                self.fail(claimed, "apply", code, &message, None).await?;
-                Ok(false)
-            }
-        }
-    }
-
-    async fn was_recorded(&self, claimed: &Claimed) -> Result<bool> {
-        let state =
-            read!(self.manager, session => { session.review_state(claimed.order.id).await })?;
-        Ok(state.applied_fence == Some(claimed.fence))
+/// How long a worker has an order without a sign of life. In the store's transaction the row is locked,
+/// and nobody could extend the lease.
+fn lease_of(order: &Order) -> Duration {
+    let settings = &order.settings.apply;
+    match settings.in_transaction {
+        true => settings.lease_ttl + settings.time_limit,
+        false => settings.lease_ttl,
     }
 }
 

@@ -137,8 +137,8 @@ impl WorkManager {
 
 impl WorkClient {
     /// Hands in a part of an item's result. It is checked by the type's schema for its key and stored in
-    /// the place of the one before; a rejected part is kept too, and never takes the place of a
-    /// validated one. The lease goes on. Parts stay when the lease ends: the next agent goes on with them.
+    /// the place of the one before; a rejected part is kept too, unless the type has no such key, and never
+    /// takes the place of a validated one. The lease goes on. Parts stay when the lease ends: the next agent goes on with them.
     ///
     /// # Errors
     /// [`PartInvalid`](ErrorKind::PartInvalid) with every violation, [`TooLarge`](ErrorKind::TooLarge),
@@ -167,7 +167,7 @@ impl WorkClient {
         let row = self.own_lease(part.lease).await?;
         let known = self.manager.types().get(&row.order_type)?;
         let checked = match part.draft {
-            true => known.limit_part(&part.payload).map(|()| PartStatus::Draft),
+            true => known.check_draft(name, &part.payload).map(|()| PartStatus::Draft),
             false => known.validate_part(name, &part.payload).map(|()| PartStatus::Validated),
         };
         let status = match checked {
@@ -279,13 +279,15 @@ impl WorkClient {
         }
         let (count, bytes) = (others.len() + usize::from(before.is_none()), text.len() as u64);
         let settings = &self.manager.types().get(&row.order_type)?.settings().parts;
+        // Nothing could take the place of a part that the type does not have.
+        let kept = settings.takes(&part.key) && !(validated && status == PartStatus::Rejected);
         let had = before.map_or(0, |before| before.bytes);
         let total = others.iter().map(|other| other.bytes).sum::<u64>() - had + bytes;
         let limit = |what, limit| Err(ErrorKind::PartLimit { what, limit }.into());
-        if count > settings.max_parts as usize {
+        if kept && count > settings.max_parts as usize {
             return limit("parts", settings.max_parts as usize);
         }
-        if total > settings.max_total_bytes as u64 {
+        if kept && total > settings.max_total_bytes as u64 {
             return limit("bytes of parts", settings.max_total_bytes);
         }
         let stored = Part {
@@ -308,7 +310,7 @@ impl WorkClient {
         let same =
             before.is_some_and(|before| before.checksum == checksum && before.status == status);
         let news = !same || part.evidence.is_some() || part.notes.is_some();
-        if news && !(validated && status == PartStatus::Rejected) {
+        if news && kept {
             session.put_part(item.id, &stored, &text).await?;
         }
         if news {

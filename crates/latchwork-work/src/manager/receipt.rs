@@ -59,14 +59,17 @@ impl WorkManager {
     /// The receipt of an applied order.
     ///
     /// # Errors
-    /// [`NoReceipt`](ErrorKind::NoReceipt) for an order that was not approved and applied,
+    /// [`NoReceipt`](ErrorKind::NoReceipt) for an order that was not approved and applied, or whose events
+    /// were pruned,
     /// [`NotSealed`](ErrorKind::NotSealed) while its events are not sealed yet,
     /// [`OrderNotFound`](ErrorKind::OrderNotFound) for one without events.
     pub async fn receipt(&self, order: OrderId) -> Result<Receipt> {
-        let (mut approved, mut applied, mut after) = (None, None, 0);
+        let (mut approved, mut applied, mut after, mut whole) = (None, None, 0, false);
         loop {
             let page = read!(self, session => { session.order_events(order, after, 1_000).await })?;
             let Some(last) = page.last() else { break };
+            // Every chain begins with the proposal.
+            whole |= after == 0 && page[0].event.event == EventType::Proposed.as_str();
             after = last.seq;
             for row in page {
                 match row.event.event.as_str() {
@@ -81,10 +84,17 @@ impl WorkManager {
             }
         }
         if after == 0 {
-            return Err(ErrorKind::OrderNotFound { id: order }.into());
+            // It says so where there is no such order either.
+            read!(self, session => { session.order(order).await })?;
         }
         let (Some(approved), Some(applied)) = (approved, applied) else {
-            return Err(ErrorKind::NoReceipt { id: order }.into());
+            let reason = match whole {
+                true => "it was not approved and applied",
+                false => {
+                    "events of it were pruned; keep a receipt before that, with an export of the trail"
+                }
+            };
+            return Err(ErrorKind::NoReceipt { id: order, reason }.into());
         };
         let (told, done) = (payload(&approved)?, payload(&applied)?);
         let version = told["content_version"].as_u64().and_then(|version| version.try_into().ok());

@@ -7,11 +7,13 @@
 
 mod approve;
 mod auto;
+mod edit;
 mod preview;
 mod reject;
 mod rule;
 
-pub use approve::{Approval, Approved, ResultEdit};
+pub use approve::{Approval, Approved};
+pub use edit::ResultEdit;
 pub use preview::Preview;
 pub(super) use preview::{check_version, results_digest};
 pub use reject::{Rejection, ReviewError};

@@ -11,7 +11,7 @@ use super::schema::Schema;
 use super::typed::Typed;
 use super::{
     Appliers, ApplyStep, DeclaredOrderType, DynOrderType, DynamicOrderType, OrderContent,
-    OrderType, PlannedItem, TypeError, TypeSettings,
+    OrderType, PlannedItem, TypeError, TypeSettings, Violation,
 };
 use crate::{Diff, Error, ErrorKind, FailurePolicy, Result};
 
@@ -275,9 +275,18 @@ impl RegisteredType {
         self.0.order_type.validate_submission(input, result).await.map_err(refused)
     }
 
-    /// Checks the size of a part.
-    pub(crate) fn limit_part(&self, part: &Value) -> Result<()> {
-        limit("part", part, self.settings().parts.max_part_bytes)
+    /// Checks what is known of a draft: its size and its key.
+    pub(crate) fn check_draft(&self, key: &str, part: &Value) -> Result<()> {
+        limit("part", part, self.settings().parts.max_part_bytes)?;
+        let known = &self.settings().parts;
+        if known.takes(key) {
+            return Ok(());
+        }
+        let keys: Vec<_> = known.schemas.keys().chain(&known.required).cloned().collect();
+        let message = format!("the type has no such part; it has {}", keys.join(", "));
+        let violation =
+            Violation { field: String::new(), code: "unknown_part".to_owned(), message };
+        Err(self.refuse_part(key, vec![violation]))
     }
 
     /// Checks a part of a result: its size, its key, and the schema of its key.
@@ -286,25 +295,17 @@ impl RegisteredType {
     /// [`PartInvalid`](ErrorKind::PartInvalid) with every violation,
     /// [`TooLarge`](ErrorKind::TooLarge).
     pub fn validate_part(&self, key: &str, part: &Value) -> Result<()> {
-        self.limit_part(part)?;
-        let known = &self.settings().parts;
-        let checked = match self.0.parts.get(key) {
-            _ if !known.takes(key) => {
-                let keys: Vec<_> = known.schemas.keys().chain(&known.required).cloned().collect();
-                let message = format!("the type has no such part; it has {}", keys.join(", "));
-                Err(TypeError::invalid("", "unknown_part", message))
-            }
-            Some(schema) => schema.check(part),
-            None => Ok(()),
-        };
-        match checked {
-            Ok(()) => Ok(()),
-            Err(TypeError::Invalid { violations }) => {
-                let (order_type, key) = (self.name().to_owned(), key.to_owned());
-                Err(ErrorKind::PartInvalid { order_type, key, violations }.into())
-            }
-            Err(error) => Err(self.refuse("part", error)),
-        }
+        self.check_draft(key, part)?;
+        let checked = self.0.parts.get(key).map_or(Ok(()), |schema| schema.check(part));
+        checked.map_err(|error| match error {
+            TypeError::Invalid { violations } => self.refuse_part(key, violations),
+            error => self.refuse("part", error),
+        })
+    }
+
+    fn refuse_part(&self, key: &str, violations: Vec<Violation>) -> Error {
+        let (order_type, key) = (self.name().to_owned(), key.to_owned());
+        ErrorKind::PartInvalid { order_type, key, violations }.into()
     }
 
     /// Whether an order may be approved, by the type's own rule.

@@ -95,7 +95,8 @@ pub struct ApplySettings {
     pub lease_ttl: Duration,
     /// How long one run of a hook may take. The hook is dropped then, at its next await.
     pub time_limit: Duration,
-    /// How often apply is begun before the order fails: workers that die in the middle count.
+    /// How often apply is begun before the order fails, and as often after_apply: workers that die in the
+    /// middle count.
     pub max_attempts: u32,
     /// When a failed `after_apply` is tried again, and how often.
     pub cleanup: RetryPolicy,

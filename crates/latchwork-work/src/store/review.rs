@@ -95,7 +95,10 @@ impl Session<'_> {
 
     /// The content of an order, with all bodies.
     pub(crate) async fn content(&mut self, order: &Order) -> Result<OrderContent> {
-        let payload = self.payload(order.id).await?;
+        let payload = self.payload(order.id).await.map_err(|error| match error.kind() {
+            ErrorKind::OrderNotFound { .. } => Error::damaged("the payload of an order is missing"),
+            _ => error,
+        })?;
         let read = |mut row: Cells| {
             Ok::<_, Error>(ReviewedItem {
                 id: row.parse()?,
@@ -126,6 +129,7 @@ impl Session<'_> {
         rows.into_iter().map(|mut row| row.text()).collect()
     }
 
+    /// A version of an order's content; none where nobody has looked at it, or its row is damaged.
     pub(crate) async fn review(
         &mut self,
         order: OrderId,
@@ -133,14 +137,23 @@ impl Session<'_> {
     ) -> Result<Option<ReviewRow>> {
         let row = self.fetch_one(self.sql().review, params![order, i64::from(version)]).await?;
         let read = |mut row: Cells| {
-            Ok(ReviewRow {
+            Ok::<_, Error>(ReviewRow {
                 content: row.text()?,
                 digest: row.text()?,
                 results_digest: row.text()?,
                 preview: row.opt_text()?,
             })
         };
-        row.map(read).transpose()
+        let row = row.map(read).transpose()?;
+        // A preview that is not that of its digest was not written by us: nobody may see it or approve by
+        // it, and the next look at the order makes another.
+        Ok(row.filter(|row: &ReviewRow| {
+            let intact = row.preview.as_deref().is_none_or(|text| sha256(text) == row.digest);
+            if !intact {
+                tracing::warn!(%order, version, "a stored preview is damaged, and is made anew");
+            }
+            intact
+        }))
     }
 
     /// Stores the next version of an order's content. The order must be locked.

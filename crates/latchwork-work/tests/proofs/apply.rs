@@ -1,11 +1,12 @@
 //! Apply workers that are killed at random points, and reviewers who decide at once.
 
+use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use latchwork_work::{
-    Actor, ApplySettings, Approval, Checkout, Diff, DynamicOrderType, OrderState, OrderTypes,
-    ReviewSettings, Submission, TypeError, TypeSettings, WorkManager,
+    Actor, ApplySettings, Approval, Checkout, Diff, DynamicOrderType, OrderId, OrderState,
+    OrderTypes, ReviewSettings, Submission, TypeError, TypeSettings, WorkManager,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -44,7 +45,7 @@ fn types(url: &str) -> OrderTypes {
                 } else if let Some(connection) = step.postgres() {
                     sqlx::query(sql).bind(&key).execute(connection).await.map_err(failed)?;
                 }
-                tokio::time::sleep(millis(2)).await;
+                tokio::time::sleep(millis(10)).await;
                 match fail {
                     true => Err(TypeError::Failed("after the write".into())),
                     false => Ok(Diff::empty()),
@@ -59,7 +60,7 @@ fn types(url: &str) -> OrderTypes {
                 let room = Room::at(url);
                 room.run(&format!("INSERT INTO outside (id, fence) VALUES ('{key}', {fence})"))
                     .await;
-                tokio::time::sleep(millis(3)).await;
+                tokio::time::sleep(millis(10)).await;
                 Ok(Diff::between(json!(null), json!(key)))
             })
         });
@@ -114,26 +115,32 @@ impl Drop for Worker {
 /// The size by `LATCHWORK_APPLY_ORDERS`, for a long run by hand.
 async fn w07_killed_apply_workers_record_once(room: Room) {
     let size = std::env::var("LATCHWORK_APPLY_ORDERS").ok().and_then(|text| text.parse().ok());
-    let orders: i64 = size.unwrap_or(60);
+    let size: i64 = size.unwrap_or(60);
     let work = open(&room.url).await;
     room.run("CREATE TABLE inside (id text)").await;
     room.run("CREATE TABLE outside (id text, fence bigint)").await;
-    for n in 0..orders {
-        approved(&work, if n % 2 == 0 { "inside" } else { "outside" }, json!({})).await;
-    }
-    let begun = Instant::now();
+    let (begun, limit) = (Instant::now(), secs(120 + 3 * size.unsigned_abs()));
     let mut workers: Vec<_> = (0..3).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
-    let (mut kills, open_orders) =
-        (0, "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'");
-    while room.number(open_orders).await > 0 {
-        assert!(begun.elapsed() < secs(120), "{} left", room.number(open_orders).await);
-        tokio::time::sleep(millis(rand::random_range(5..250))).await;
-        let n = rand::random_range(0..workers.len());
-        workers[n] = Worker::start(&format!("w-{n}"), &room.url);
-        kills += 1;
+    let open_orders = "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'";
+    // Somebody else has found the lease of a worker that died in the middle.
+    let interrupted = "SELECT count(*) FROM latchwork_work_event WHERE event = 'lease_expired'";
+    let (mut orders, mut kills) = (0, 0);
+    while orders < size || room.number(interrupted).await < 5 {
+        for name in ["inside", "outside"].repeat(10) {
+            approved(&work, name, json!({})).await;
+            orders += 1;
+        }
+        while room.number(open_orders).await > 0 {
+            assert!(begun.elapsed() < limit, "{} left", room.number(open_orders).await);
+            tokio::time::sleep(millis(rand::random_range(5..250))).await;
+            let n = rand::random_range(0..workers.len());
+            workers[n] = Worker::start(&format!("w-{n}"), &room.url);
+            kills += 1;
+        }
     }
     drop(workers);
-    assert!(kills > 3, "{kills} kills");
+    let hit = room.number(interrupted).await;
+    println!("{orders} orders, {kills} kills, {hit} of them in the middle of an order");
     let half = orders / 2;
     assert_eq!(room.number("SELECT count(*) FROM inside").await, half, "exactly once");
     assert_eq!(room.number("SELECT count(DISTINCT id) FROM inside").await, half);
@@ -239,7 +246,8 @@ async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
     let mut workers: Vec<_> = (0..2).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
     let reviewers = ["bob", "cleo"].map(|name| tokio::spawn(reviewer(work.clone(), name)));
     let open_orders = "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'";
-    let (begun, limit) = (Instant::now(), secs(140 + orders.unsigned_abs()));
+    let (begun, limit) = (Instant::now(), secs(140 + 3 * orders.unsigned_abs()));
+    let mut kills = 0;
     while room.number(open_orders).await > 0 {
         assert!(begun.elapsed() < limit, "{} left", room.number(open_orders).await);
         tokio::time::sleep(millis(rand::random_range(100..600))).await;
@@ -248,6 +256,7 @@ async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
             0..8 => agents[n] = Child::start(&format!("agent-{n}"), &room.url),
             _ => workers[n - 8] = Worker::start(&format!("w-{n}"), &room.url),
         }
+        kills += 1;
     }
     reviewers.iter().for_each(tokio::task::JoinHandle::abort);
     drop((agents, workers));
@@ -259,8 +268,37 @@ async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
     assert_eq!(results, orders * items, "one result each");
     let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
     assert_eq!(room.number(applied).await, orders, "once");
-    for id in ids {
-        let receipt = work.receipt(id).await.expect("a receipt");
-        assert_eq!((receipt.order_id, receipt.events.len()), (id, 2));
+    println!("{orders} orders of {items} items, {kills} kills, in {:?}", begun.elapsed());
+    receipts(&work, &ids).await;
+}
+
+/// Every receipt says what the exported trail says; some of them also by the page of Python.
+async fn receipts(work: &WorkManager, orders: &[OrderId]) {
+    let mut trail = BTreeMap::new();
+    loop {
+        let after = trail.last_key_value().map_or(0, |(position, _)| *position);
+        let page = work.export(after, 10_000).await.expect("exported");
+        if page.is_empty() {
+            break;
+        }
+        trail.extend(page.into_iter().map(|event| (event.seal.position, event)));
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (export, file) = (directory.path().join("export"), directory.path().join("receipt"));
+    let lines: Vec<_> = trail.values().map(|event| json!(event).to_string()).collect();
+    std::fs::write(&export, lines.join("\n")).expect("written");
+    for (n, id) in orders.iter().enumerate() {
+        let receipt = work.receipt(*id).await.expect("a receipt");
+        assert_eq!((receipt.order_id, receipt.events.len()), (*id, 2));
+        let named = receipt.events.iter().filter_map(|event| trail.get(&event.seal.position));
+        assert_eq!(receipt.findings(named), [""; 0], "{id}");
+        if n < 3 {
+            std::fs::write(&file, json!(receipt).to_string()).expect("written");
+            let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/verify.py");
+            let mut python = Command::new("python3");
+            let said = python.arg(page).arg(&export).arg("--receipt").arg(&file).output();
+            let said = said.expect("python3 runs");
+            assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
+        }
     }
 }

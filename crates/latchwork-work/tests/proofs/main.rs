@@ -82,7 +82,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     // A long run by hand has its time.
-    let limit = if std::env::var_os("LATCHWORK_LIFE_ORDERS").is_some() { 3_600 } else { 150 };
+    let long = ["LATCHWORK_LIFE_ORDERS", "LATCHWORK_APPLY_ORDERS"];
+    let limit = if long.iter().any(|name| std::env::var_os(name).is_some()) { 3_600 } else { 150 };
     runtime.block_on(async { tokio::time::timeout(secs(limit), future).await.expect("it ends") })
 }
 

@@ -1,7 +1,10 @@
 //! Rows that somebody else has changed, keys that have expired, and the caller's own transaction.
 
 use latchwork_work::audit::Finding;
-use latchwork_work::{Checkout, OrderState, Proposal, Submission};
+use latchwork_work::{
+    Actor, Approval, Checkout, Diff, DynamicOrderType, EventType, OrderId, OrderState, OrderTypes,
+    Proposal, Submission, WorkManager,
+};
 use serde_json::json;
 use sqlx::Connection;
 
@@ -18,6 +21,9 @@ proofs![
     w11_a_count_that_is_wrong_is_counted_anew,
     w15_damaged_rows_are_told_and_hide_no_others,
     w03_one_that_the_database_refuses_spoils_no_other,
+    w07_damaged_orders_hold_up_no_other_apply,
+    w07_damaged_content_fails_the_apply,
+    w17_a_damaged_preview_is_made_anew,
 ];
 
 /// A sealed trail of three orders.
@@ -256,4 +262,97 @@ async fn w03_one_that_the_database_refuses_spoils_no_other(room: Room) {
     assert_eq!(told.iter().filter(|told| told.is_ok()).count(), 9);
     assert_eq!(work.order(order).await.expect("an order").order.state, OrderState::InProgress);
     verified(&work).await;
+}
+/// An order whose only item is in.
+async fn submitted(work: &WorkManager, proposal: Proposal) -> OrderId {
+    let order = ada(work).propose(proposal).await.expect("proposed").order.id;
+    let client = agent(work, "agent-1");
+    let lease = client.checkout(Checkout::of_order(order)).await.expect("asked").leases.remove(0);
+    client.submit(Submission::new(&lease, json!({"n": 1}))).await.expect("submitted");
+    order
+}
+
+async fn approve(work: &WorkManager, order: OrderId) {
+    let preview = work.preview(order).await.expect("a preview");
+    let bob = work.client(Actor::user("bob").expect("legal"));
+    bob.approve(Approval::of(&preview)).await.expect("approved");
+}
+
+async fn approved(work: &WorkManager, priority: i32) -> OrderId {
+    let proposal = Proposal::new("job", json!({"items": 1})).priority(priority);
+    let order = submitted(work, proposal).await;
+    approve(work, order).await;
+    order
+}
+
+/// The most urgent ones cannot even be read.
+async fn w07_damaged_orders_hold_up_no_other_apply(room: Room) {
+    let work = room.manager().await;
+    let (one, two) = (approved(&work, 9).await, approved(&work, 8).await);
+    let good = approved(&work, 0).await;
+    room.run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{one}'")).await;
+    room.run(&format!("UPDATE latchwork_work_order SET error = 'x' WHERE id = '{two}'")).await;
+    let worker = work.apply_worker("w").expect("legal");
+    let done = worker.apply_next().await.expect("asked").expect("the one that can be read");
+    assert_eq!((done.id, done.state), (good, OrderState::Completed));
+    assert_eq!(worker.apply_next().await.expect("asked"), None, "they are left for later");
+    let error = worker.apply(one).await;
+    assert!(matches!(error, Ok(None)), "postponed, and not leased: {error:?}");
+    room.run(&format!("UPDATE latchwork_work_order SET error = NULL WHERE id = '{two}'")).await;
+    room.run("UPDATE latchwork_work_order SET apply_after = 0").await;
+    let done = worker.apply_next().await.expect("asked").expect("it was restored");
+    assert_eq!((done.id, done.state), (two, OrderState::Completed));
+}
+
+async fn w07_damaged_content_fails_the_apply(room: Room) {
+    let work = room.manager().await;
+    let worker = work.apply_worker("w").expect("legal");
+    let damages = [
+        ("UPDATE latchwork_work_result SET result = '{' WHERE item_id = 'ITEM'", "content_damaged"),
+        ("UPDATE latchwork_work_result SET result = '2' WHERE item_id = 'ITEM'", "content_changed"),
+        ("DELETE FROM latchwork_work_result WHERE item_id = 'ITEM'", "content_changed"),
+        ("UPDATE latchwork_work_input SET input = 'x' WHERE item_id = 'ITEM'", "content_damaged"),
+        ("DELETE FROM latchwork_work_payload WHERE order_id = 'ORDER'", "content_damaged"),
+        ("DELETE FROM latchwork_work_review WHERE order_id = 'ORDER'", "content_damaged"),
+    ];
+    for (sql, code) in damages {
+        let order = approved(&work, 0).await;
+        let item = work.items(order, None, 1).await.expect("items")[0].item.id;
+        let sql = sql.replace("ITEM", &item.to_string()).replace("ORDER", &order.to_string());
+        assert_eq!(room.run(&sql).await, 1, "{sql}");
+        let failed = worker.apply_next().await.expect("asked").expect("an order");
+        assert_eq!((failed.id, failed.state), (order, OrderState::Failed), "{sql}");
+        let error = failed.error.expect("why");
+        assert_eq!((&error["stage"], &error["code"]), (&json!("apply"), &json!(code)), "{sql}");
+    }
+    verified(&work).await;
+}
+
+/// Its digest names another one, or it is no JSON: nobody is shown it, and nothing is approved by it.
+async fn w17_a_damaged_preview_is_made_anew(room: Room) {
+    let mut types = OrderTypes::new();
+    let shown = DynamicOrderType::new("job").preview(|order| {
+        let after = order.payload.clone();
+        Box::pin(async { Ok(Some(Diff::between(json!(null), after))) })
+    });
+    types.add_dynamic(shown).expect("legal");
+    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
+    let order = submitted(&work, Proposal::new("job", json!({"items": 1}))).await;
+    let bob = work.client(Actor::user("bob").expect("legal"));
+    for damaged in ["{", r#"{"after":"harmless","before":null,"changes":[]}"#] {
+        let seen = work.preview(order).await.expect("a preview");
+        let sql = format!("UPDATE latchwork_work_review SET preview = '{damaged}'");
+        assert!(room.run(&sql).await > 0);
+        let error = bob.approve(Approval::of(&seen)).await.expect_err("not what is stored");
+        assert_eq!(error.code(), "content_changed");
+        let anew = work.preview(order).await.expect("made anew");
+        assert_eq!((&anew.diff, &anew.digest), (&seen.diff, &seen.digest));
+        assert_eq!(anew.content_version, seen.content_version + 1);
+    }
+    approve(&work, order).await;
+    let worker = work.apply_worker("w").expect("legal");
+    let done = worker.apply_next().await.expect("asked").expect("an order");
+    assert_eq!(done.state, OrderState::Completed);
+    let told = work.timeline(order, None, 100).await.expect("a timeline").events;
+    assert!(told.iter().any(|event| event.event == EventType::Applied));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use latchwork_lock::provider::Moment;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -34,7 +35,21 @@ pub(super) struct Heartbeat {
 const HOOKS: u32 = 4;
 
 impl Heartbeat {
+    /// From the claim on.
     pub(super) fn start(manager: &WorkManager, claimed: &Claimed) -> Self {
+        let first = claimed.order.settings.apply.lease_ttl / 3;
+        Self::begin(manager, claimed, claimed.asked_at, first)
+    }
+
+    /// After a transaction in which nobody could extend the lease. It was recorded with a long one for
+    /// that time; the first sign of life makes it as short as any.
+    pub(super) fn resume(manager: &WorkManager, claimed: &Claimed) -> Self {
+        Self::begin(manager, claimed, manager.inner.clock.now(), Duration::ZERO)
+    }
+
+    /// With the moment from which the lease certainly lasts for its ttl, and a pause before the first sign
+    /// of life.
+    fn begin(manager: &WorkManager, claimed: &Claimed, held_from: Moment, first: Duration) -> Self {
         let (tell, lost) = watch::channel(false);
         let settings = &claimed.order.settings.apply;
         let (limit, ttl) = (settings.time_limit, settings.lease_ttl);
@@ -45,9 +60,10 @@ impl Heartbeat {
             let (manager, claimed, clock) = (manager.clone(), claimed.clone(), clock.clone());
             async move {
                 // From before the request: the store counts the lease from later on.
-                let mut extended = claimed.asked_at;
+                let (mut extended, mut pause) = (held_from, first);
                 while clock.now() < end {
-                    tokio::time::sleep(ttl / 3).await;
+                    tokio::time::sleep(pause).await;
+                    pause = ttl / 3;
                     let sent = clock.now();
                     // A store that does not answer extends nothing: the lease may be another's by then.
                     let left = extended.after(ttl).since(sent);

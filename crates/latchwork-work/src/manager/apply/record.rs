@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ApplyWorker, Claimed, is_doubtful};
-use crate::manager::transact;
+use super::{ApplyWorker, Claimed, is_doubtful, lease_of};
+use crate::manager::{read, transact};
 use crate::store::{ItemEdit, Note, OrderEdit, Session};
-use crate::{Diff, EventType, ItemState, OrderState, Result};
+use crate::{Diff, Error, EventType, ItemState, OrderState, Result};
 
 impl ApplyWorker {
     /// Whether the order is this worker's still, in the state in which it was taken. Locks it.
@@ -72,7 +72,8 @@ impl ApplyWorker {
         let mut note = self.note(&message).payload(payload);
         note.diff = Some(json!(diff));
         session.insert_applied(order.id, claimed.version, claimed.fence, &self.name, &diff).await?;
-        let until = now + order.settings.apply.lease_ttl;
+        // The time is that of the transaction's beginning, which is before all that apply did in it.
+        let until = now + lease_of(&order);
         let id = order.id;
         let mut edit = OrderEdit::new(order);
         edit.step(tables, OrderState::Applied, note, now)?;
@@ -125,10 +126,8 @@ impl ApplyWorker {
         let policy = claimed.order.settings.apply.cleanup;
         if attempt >= u32::from(policy.max_attempts) {
             let message =
-                format!("after_apply failed {attempt} times, the changes are made: {message}");
-            return self
-                .fail_in(claimed, OrderState::Applied, "cleanup", code, &message, None)
-                .await;
+                format!("after_apply failed at attempt {attempt}, the changes are made: {message}");
+            return self.fail_cleanup(claimed, code, &message).await;
         }
         transact!(self.manager, session => {
             if !self.holds(session, claimed, OrderState::Applied).await? {
@@ -155,6 +154,25 @@ impl ApplyWorker {
         details: Option<Value>,
     ) -> Result<()> {
         self.fail_in(claimed, OrderState::Approved, stage, code, message, details).await
+    }
+
+    /// after_apply is given up. What was applied stays so.
+    pub(super) async fn fail_cleanup(
+        &self,
+        claimed: &Claimed,
+        code: &'static str,
+        message: &str,
+    ) -> Result<()> {
+        self.fail_in(claimed, OrderState::Applied, "cleanup", code, message, None).await
+    }
+
+    /// What is stored of the order cannot be read, before apply or after it.
+    pub(super) async fn fail_unreadable(&self, claimed: &Claimed, error: &Error) -> Result<()> {
+        let code = "content_damaged";
+        match read!(self.manager, session => { session.order(claimed.order.id).await })?.state {
+            OrderState::Applied => self.fail_cleanup(claimed, code, &error.to_string()).await,
+            _ => self.fail(claimed, "apply", code, &error.to_string(), None).await,
+        }
     }
 
     async fn fail_in(

@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::edit::ResultEdit;
 use super::preview::{Preview, check_state, describe, shown};
 use super::rule::{ReviewStatus, status_of};
 use crate::manager::client::{Answer, once};
 use crate::manager::{WorkClient, transact};
 use crate::metrics::count_refusal;
-use crate::store::{ItemEdit, OrderEdit, ResultRow, ReviewRow, ReviewState, Session};
+use crate::store::{ItemEdit, Note, OrderEdit, ReviewRow, ReviewState, Session};
 use crate::{
     Diff, Error, ErrorKind, EventType, ItemId, ItemState, Order, OrderContent, OrderId, OrderState,
     Result,
@@ -30,16 +31,6 @@ pub struct Approval {
     /// A sentence for the trail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-}
-
-/// Another result for an item, by a reviewer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ResultEdit {
-    /// The item.
-    pub item: ItemId,
-    /// The result, by the type's schema.
-    pub result: Value,
 }
 
 impl Approval {
@@ -155,31 +146,6 @@ impl WorkClient {
         Ok(answer.value)
     }
 
-    /// Checks edits, and gives the content that they make.
-    async fn edited(
-        &self,
-        content: &OrderContent,
-        approval: &Approval,
-        known: &crate::RegisteredType,
-    ) -> Result<OrderContent> {
-        let mut edited = content.clone();
-        for (n, edit) in approval.edits.iter().enumerate() {
-            if approval.edits[..n].iter().any(|other| other.item == edit.item) {
-                return Err(Error::invalid("edits", format!("{} is there twice", edit.item)));
-            }
-            let Some(item) = edited.items.iter_mut().find(|item| item.id == edit.item) else {
-                let reason = format!("the order has no result of an item {} to edit", edit.item);
-                return Err(Error::invalid("edits", reason));
-            };
-            known.validate_submission(&item.input, &edit.result).await?;
-            item.edited_from = Some(item.result_version);
-            item.result_version += 1;
-            item.result = edit.result.clone();
-            item.by = self.actor.clone();
-        }
-        Ok(edited)
-    }
-
     /// The version that the approval names, if it is the order's content as it stands.
     async fn seen(
         &self,
@@ -259,7 +225,6 @@ impl WorkClient {
         counting: Counting<'_>,
     ) -> Result<Approved> {
         let Counting { state, seen, made, content } = counting;
-        let now = session.now();
         let (version, row) = match made {
             None => (state.content_version, seen),
             Some(made) => {
@@ -272,78 +237,24 @@ impl WorkClient {
         };
         let counted = session.insert_approval(order.id, version, &self.actor, &self.roles).await?;
         let review = status_of(session, &order, &state, version).await?;
-        let mut edit = OrderEdit::new(order);
-        if counted {
-            let outcome = if review.missing.is_empty() { "approved" } else { "counted" };
-            let payload = json!({"outcome": outcome, "content_version": version,
-                "digest": row.digest, "results_digest": row.results_digest,
-                "rule": edit.order().settings.review, "approvals": review.approvals,
-                "missing": review.missing, "roles": self.roles});
-            let note = self.note().payload(payload);
-            let note = match &approval.comment {
-                Some(comment) => note.message(comment.clone()),
-                None => note,
-            };
-            if review.missing.is_empty() {
-                edit.step(self.manager.tables(), OrderState::Approved, note, now)?;
-            } else {
+        let mut payload = told(&order, version, &row, &review);
+        payload["roles"] = json!(self.roles);
+        let note = self.note().payload(payload);
+        let note = match &approval.comment {
+            Some(comment) => note.message(comment.clone()),
+            None => note,
+        };
+        let order = match (counted, review.missing.is_empty()) {
+            (true, true) => self.manager.approved_in(session, order, version, note).await?,
+            (true, false) => {
+                let mut edit = OrderEdit::new(order);
                 edit.record(EventType::Approved, note);
+                session.write_order(edit).await?
             }
-        }
-        if edit.order().state == OrderState::Approved {
-            session.set_approved(edit.order().id, version).await?;
-            self.manager.give_up_failed(session, edit.order().id, self.note()).await?;
-        }
-        let order = session.write_order(edit).await?;
+            (false, _) => order,
+        };
         let digest = row.digest;
         Ok(Approved { order, counted, content_version: version, digest, review })
-    }
-
-    async fn write_edits(
-        &self,
-        session: &mut Session<'_>,
-        order: &Order,
-        approval: &Approval,
-        content: &OrderContent,
-    ) -> Result<()> {
-        let now = session.now();
-        let ids: Vec<_> = approval.edits.iter().map(|edit| edit.item).collect();
-        let items = session.lock_items(&ids).await?;
-        let (mut edits, mut results) = (Vec::new(), Vec::new());
-        for item in items {
-            let new = approval.edits.iter().find(|edit| edit.item == item.id);
-            let old = content.items.iter().find(|old| old.id == item.id);
-            let (Some(new), Some(old)) = (new, old) else { continue };
-            if item.state != ItemState::Submitted || item.results != old.result_version {
-                return Err(ErrorKind::Conflict { entity: "item" }.into());
-            }
-            let mut edit = ItemEdit::new(item);
-            let version = edit.add_result();
-            let diff = Diff::between(old.result.clone(), new.result.clone());
-            let payload = json!({"result_version": version, "edited_from": old.result_version,
-                "of": old.by});
-            let mut note = self.note().payload(payload);
-            note.diff = Some(json!(diff));
-            edit.record(EventType::Edited, note);
-            results.push(ResultRow {
-                item_id: new.item,
-                version,
-                actor: self.actor.clone(),
-                result: new.result.clone(),
-                created_at: now,
-                edited_from: Some(old.result_version),
-            });
-            edits.push(edit);
-        }
-        if edits.len() != approval.edits.len() {
-            return Err(Error::invalid(
-                "edits",
-                format!("an item is not of the order {}", order.id),
-            ));
-        }
-        session.insert_results(&results).await?;
-        session.write_items(edits).await?;
-        Ok(())
     }
 
     /// What was decided about an order, as an error.
@@ -366,6 +277,14 @@ struct Counting<'a> {
     seen: ReviewRow,
     made: Option<&'a ReviewRow>,
     content: &'a OrderContent,
+}
+
+/// What the event of an approval tells.
+pub(super) fn told(order: &Order, version: u32, row: &ReviewRow, review: &ReviewStatus) -> Value {
+    let outcome = if review.missing.is_empty() { "approved" } else { "counted" };
+    json!({"outcome": outcome, "content_version": version, "digest": row.digest,
+        "results_digest": row.results_digest, "rule": order.settings.review,
+        "approvals": review.approvals, "missing": review.missing})
 }
 
 /// The decision that an order shows, where it is contrary to what was asked for.
@@ -410,22 +329,28 @@ async fn agreed(
 }
 
 impl crate::WorkManager {
-    /// What failed is given up when the order goes on without it (W5).
-    pub(in crate::manager) async fn give_up_failed(
+    /// Approves a version of an order's content. What failed is given up, since the order goes on without
+    /// it (W5).
+    pub(super) async fn approved_in(
         &self,
         session: &mut Session<'_>,
-        order: OrderId,
-        note: crate::store::Note,
-    ) -> Result<()> {
-        let now = session.now();
+        order: Order,
+        version: u32,
+        note: Note,
+    ) -> Result<Order> {
+        let (now, id) = (session.now(), order.id);
+        let without = Note { payload: None, event: None, ..note.clone() };
+        let mut edit = OrderEdit::new(order);
+        edit.step(self.tables(), OrderState::Approved, note, now)?;
+        session.set_approved(id, version).await?;
         let mut edits = Vec::new();
-        for item in session.lock_order_items(order, &[ItemState::Failed]).await? {
+        for item in session.lock_order_items(id, &[ItemState::Failed]).await? {
             let mut edit = ItemEdit::new(item);
-            let note = note.clone().message("the order was approved without it");
+            let note = without.clone().message("the order was approved without it");
             edit.step(self.tables(), ItemState::DeadLettered, note, now)?;
             edits.push(edit);
         }
         session.write_items(edits).await?;
-        Ok(())
+        session.write_order(edit).await
     }
 }

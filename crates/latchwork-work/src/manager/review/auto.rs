@@ -3,10 +3,12 @@
 use serde_json::json;
 use uuid::Uuid;
 
+use super::approve::told;
 use super::preview::describe;
 use super::reject::{Rejection, ReviewError};
+use super::rule::status_of;
 use crate::manager::{WorkClient, WorkManager, read, transact};
-use crate::store::{Note, OrderEdit, Param, ReviewRow, Statements, json as json_text, span};
+use crate::store::{Note, Param, ReviewRow, Session, Statements, json as json_text, span};
 use crate::{Actor, DeadlinePolicy, ErrorKind, EventType, Order, OrderId, OrderState, Result};
 
 impl WorkManager {
@@ -67,12 +69,7 @@ impl WorkManager {
                 "digest": row.digest, "results_digest": row.results_digest, "auto_approve": rule,
                 "rule": order.settings.review, "approvals": []});
             let note = Note::system("approved by the type's rule").payload(payload);
-            let (now, id) = (session.now(), order.id);
-            let mut edit = OrderEdit::new(order);
-            edit.step(self.tables(), OrderState::Approved, note, now)?;
-            session.set_approved(id, version).await?;
-            self.give_up_failed(session, id, Note::by(&Actor::system())).await?;
-            session.write_order(edit).await.map(Some)
+            self.approved_in(session, order, version, note).await.map(Some)
         })?;
         if let Some(order) = approved {
             self.wake_apply(&order.order_type);
@@ -127,12 +124,12 @@ impl WorkManager {
 
     async fn late(&self, id: OrderId) -> Result<bool> {
         let client = WorkClient::new(self.clone(), Actor::system());
-        transact!(self, session => {
+        let late = transact!(self, session => {
             let order = session.lock_order(id).await?;
-            let Some(deadline) = order.settings.review.deadline.clone() else { return Ok(false) };
+            let Some(deadline) = order.settings.review.deadline.clone() else { return Ok(None) };
             let due = order.last_transitioned_at + deadline.after;
             if order.state != OrderState::Submitted || due > session.now() {
-                return Ok(false);
+                return Ok(None);
             }
             session.set_overdue(id).await?;
             match &deadline.then {
@@ -140,14 +137,38 @@ impl WorkManager {
                 DeadlinePolicy::Escalate(role) => {
                     let note = Note::system("the review is late").payload(json!({"role": role, "due": due}));
                     session.record(id, None, EventType::Escalated, note).await?;
+                    return self.decided_before(session, order).await.map(Some);
                 }
                 DeadlinePolicy::Reject => {
                     let error = ReviewError::new("review_late", "nobody decided before the deadline");
                     client.reject_in(session, &Rejection::new(id, [error])).await?;
                 }
             }
-            Ok(true)
-        })
+            Ok(Some(order))
+        })?;
+        if let Some(order) = &late
+            && order.state == OrderState::Approved
+        {
+            self.wake_apply(&order.order_type);
+        }
+        Ok(late.is_some())
+    }
+
+    /// A reviewer of the role that an order was escalated to may have approved it already, and would not be
+    /// counted a second time: then that decides.
+    async fn decided_before(&self, session: &mut Session<'_>, order: Order) -> Result<Order> {
+        let state = session.review_state(order.id).await?;
+        let version = state.content_version;
+        let key = session.content_key(&order).await?;
+        let seen = session.review(order.id, version).await?.filter(|row| row.content == key);
+        let Some(row) = seen else { return Ok(order) };
+        let review = status_of(session, &order, &state, version).await?;
+        if !review.missing.is_empty() {
+            return Ok(order);
+        }
+        let note = Note::system("the role that it was escalated to had approved it");
+        let note = note.payload(told(&order, version, &row, &review));
+        self.approved_in(session, order, version, note).await
     }
 
     /// The next orders that a statement finds, behind one.
