@@ -1,5 +1,6 @@
 //! The command line as a whole.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -52,7 +53,7 @@ impl Cli {
         #[cfg(not(feature = "sqlite"))]
         let logs_by_itself = false;
         if !logs_by_itself {
-            log();
+            log(&self.command);
         }
         match self.command {
             Command::Lock(lock) => lock.run(),
@@ -72,33 +73,50 @@ impl Cli {
     }
 }
 
-/// A usage error of `lock` with what to do about a word that was not expected. The parser's own
-/// proposal is to put it behind `--`, where the command begins.
+/// A usage error with what to do about a word that was not expected. The parser's own proposal is to
+/// put it behind `--`, where the command of `lock` begins, and where no option may follow.
 pub(crate) fn explained(mut error: clap::Error) -> clap::Error {
     use clap::error::{ContextKind, ContextValue, ErrorKind};
     if error.kind() == ErrorKind::UnknownArgument
         && error.get(ContextKind::SuggestedArg).is_none()
         && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
-        && std::env::args_os().nth(1).is_some_and(|command| command == "lock")
+        && let Some(tip) = tip_for(word)
     {
-        let tip = if word.starts_with('-') {
-            format!("for a key that begins with a dash write '--key={word}'")
-        } else {
-            "the command stands behind '--': latchwork lock KEY -- COMMAND".to_owned()
-        };
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
 }
 
-/// The lock layer's own log, for users who ask for it.
-fn log() {
-    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_env("LATCHWORK_LOG") {
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(std::io::stderr)
-            .with_ansi(has_colour(&std::io::stderr()))
-            .init();
+fn tip_for(word: &str) -> Option<String> {
+    let mut words = std::env::args_os().skip(1);
+    let command = words.next()?;
+    let of_a_key = |it: OsString| it == "show" || it == "break";
+    let takes_a_key = command == "lock" || command == "locks" && words.next().is_some_and(of_a_key);
+    if word.starts_with('-') {
+        takes_a_key.then(|| format!("for a key that begins with a dash write '--key={word}'"))
+    } else {
+        (command == "lock")
+            .then(|| "the command stands behind '--': latchwork lock KEY -- COMMAND".to_owned())
+    }
+}
+
+/// The lock layer's own log, for users who ask for it. Without that, `locks` shows its warnings: what
+/// could not be read is missing in what is printed.
+fn log(command: &Command) {
+    use tracing_subscriber::EnvFilter;
+    let shown = match EnvFilter::try_from_env("LATCHWORK_LOG") {
+        Err(_) if matches!(command, Command::Locks(_)) => Ok(EnvFilter::new("warn")),
+        asked => asked,
+    };
+    let Ok(filter) = shown else { return };
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(has_colour(&std::io::stderr()));
+    if std::env::var_os("LATCHWORK_LOG").is_some() {
+        log.init();
+    } else {
+        log.without_time().with_target(false).init();
     }
 }
 

@@ -1,16 +1,19 @@
 //! Does it.
 
-use std::fmt;
-use std::future::{Future, ready};
-use std::marker::PhantomData;
+mod adapters;
+mod any;
+
+use std::future::Future;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
 use latchwork_lock::provider::Moment;
 use latchwork_lock::{Fence, Held};
 use serde_json::Value;
+
+pub use adapters::{ActionFn, Gated, MergeDelta, WithPolicy, action_fn};
+pub(crate) use any::Answer;
+pub use any::AnyAction;
 
 use crate::heartbeat::RunHeartbeat;
 use crate::{
@@ -278,222 +281,5 @@ impl<S> ActionResult<S> {
     /// How the transition goes on.
     pub fn execution(&self) -> Execution {
         self.execution
-    }
-}
-
-/// Any action, behind a pointer. Cloning is cheap.
-pub struct AnyAction<S: State> {
-    pub(crate) name: Arc<str>,
-    pub(crate) gate: Option<AnyGate<S>>,
-    pub(crate) policy: ActionPolicy,
-    action: Arc<dyn DynAction<S>>,
-}
-
-impl<S: State> AnyAction<S> {
-    /// Takes an action's type away.
-    pub fn new(action: impl Action<S>) -> Self {
-        AnyAction {
-            name: action.name().into(),
-            gate: action.gate(),
-            policy: action.policy(),
-            action: Arc::new(action),
-        }
-    }
-
-    /// The action of a closure.
-    pub fn from_fn<F, Fut>(name: impl AsRef<str>, action: F) -> Self
-    where
-        F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
-    {
-        AnyAction::new(action_fn(name, action))
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Begins it. What did not have to wait puts its answer there; what waits is given back, and
-    /// will wake the task that began it.
-    #[inline]
-    pub(crate) fn begin<'a>(
-        &'a self,
-        at: ActionContext<S>,
-        task: &mut Context<'_>,
-        answer: &mut Option<Answer<S>>,
-    ) -> Option<BoxFuture<'a, Answer<S>>> {
-        self.action.begin(at, task, answer)
-    }
-}
-
-impl<S: State> Clone for AnyAction<S> {
-    fn clone(&self) -> Self {
-        let (name, gate, policy) = (self.name.clone(), self.gate.clone(), self.policy.clone());
-        AnyAction { name, gate, policy, action: self.action.clone() }
-    }
-}
-
-impl<S: State> fmt::Debug for AnyAction<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("AnyAction").field(&self.name).finish()
-    }
-}
-
-/// What comes of an action.
-pub(crate) type Answer<S> = Result<ActionResult<S>, BoxError>;
-
-/// [`Action`] in the form that can stand behind a pointer.
-trait DynAction<S: State>: Send + Sync {
-    fn begin<'a>(
-        &'a self,
-        at: ActionContext<S>,
-        task: &mut Context<'_>,
-        answer: &mut Option<Answer<S>>,
-    ) -> Option<BoxFuture<'a, Answer<S>>>;
-}
-
-impl<S: State, A: Action<S>> DynAction<S> for A {
-    fn begin<'a>(
-        &'a self,
-        at: ActionContext<S>,
-        task: &mut Context<'_>,
-        answer: &mut Option<Answer<S>>,
-    ) -> Option<BoxFuture<'a, Answer<S>>> {
-        *answer = self.execute_now(&at);
-        if answer.is_some() {
-            return None;
-        }
-        // Looked at here, where its type is known: of a future that never waits, the compiler can
-        // leave the box out.
-        let mut work = Box::pin(self.execute(at));
-        match work.as_mut().poll(task) {
-            Poll::Ready(done) => {
-                *answer = Some(done);
-                None
-            }
-            Poll::Pending => Some(work),
-        }
-    }
-}
-
-/// The action of a closure. Inside a builder, where the state's type is known already,
-/// [`StateMachineBuilder::action_fn`](crate::StateMachineBuilder::action_fn) needs fewer words.
-pub fn action_fn<S, F, Fut>(name: impl AsRef<str>, action: F) -> ActionFn<S, F>
-where
-    S: State,
-    F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
-{
-    ActionFn { name: name.as_ref().to_owned(), action, state: PhantomData }
-}
-
-/// An action that is a closure; made by [`action_fn`].
-pub struct ActionFn<S, F> {
-    name: String,
-    action: F,
-    state: PhantomData<fn(S)>,
-}
-
-impl<S, F, Fut> Action<S> for ActionFn<S, F>
-where
-    S: State,
-    F: Fn(ActionContext<S>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<ActionResult<S>, BoxError>> + Send + 'static,
-{
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn execute(
-        &self,
-        at: ActionContext<S>,
-    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
-        (self.action)(at)
-    }
-}
-
-/// An action behind a gate; made by [`Action::behind`].
-pub struct Gated<S: State, A> {
-    gate: AnyGate<S>,
-    action: A,
-}
-
-impl<S: State, A: Action<S>> Action<S> for Gated<S, A> {
-    fn name(&self) -> &str {
-        self.action.name()
-    }
-
-    fn execute(
-        &self,
-        at: ActionContext<S>,
-    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
-        self.action.execute(at)
-    }
-
-    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
-        self.action.execute_now(at)
-    }
-
-    fn gate(&self) -> Option<AnyGate<S>> {
-        Some(self.gate.clone())
-    }
-
-    fn policy(&self) -> ActionPolicy {
-        self.action.policy()
-    }
-}
-
-/// An action with a policy; made by [`Action::with_policy`].
-pub struct WithPolicy<A> {
-    policy: ActionPolicy,
-    action: A,
-}
-
-impl<S: State, A: Action<S>> Action<S> for WithPolicy<A> {
-    fn name(&self) -> &str {
-        self.action.name()
-    }
-
-    fn execute(
-        &self,
-        at: ActionContext<S>,
-    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
-        self.action.execute(at)
-    }
-
-    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
-        self.action.execute_now(at)
-    }
-
-    fn gate(&self) -> Option<AnyGate<S>> {
-        self.action.gate()
-    }
-
-    fn policy(&self) -> ActionPolicy {
-        self.policy.clone()
-    }
-}
-
-/// The ready action for the common case: merges the delta into the state, as [`State::with`] says.
-///
-/// Without it, or an action of yours that returns a new state, a transition changes nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MergeDelta;
-
-impl<S: State> Action<S> for MergeDelta {
-    fn name(&self) -> &str {
-        "merge_delta"
-    }
-
-    fn execute(
-        &self,
-        at: ActionContext<S>,
-    ) -> impl Future<Output = Result<ActionResult<S>, BoxError>> + Send {
-        ready(Ok(ActionResult::proceed_with(at.state().with(at.delta()))))
-    }
-
-    fn execute_now(&self, at: &ActionContext<S>) -> Option<Result<ActionResult<S>, BoxError>> {
-        Some(Ok(ActionResult::proceed_with(at.state().with(at.delta()))))
     }
 }

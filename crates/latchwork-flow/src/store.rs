@@ -7,9 +7,9 @@
 //!
 //! - **A store keeps rows; it does not decide.** Every change is: find the row of the id and lock it
 //!   against other writers, let [`StoredContext`] decide (`claim`, `claim_due`, `save`, `heartbeat`,
-//!   `release`, `signal`, `cancel`, `wake`, `retry`, `release_quarantined`), write what it has become, all in one transaction. Where one
-//!   statement can say the same (`UPDATE … WHERE id = ? AND revision = ? AND run_token = ?`), it may,
-//!   and ask the row why only when nothing was changed.
+//!   `release`, `signal`, `cancel`, `wake`, `retry`, `release_quarantined`), write what it has become,
+//!   all in one transaction. Where one statement can say the same (`UPDATE … WHERE id = ? AND revision
+//!   = ? AND run_token = ?`), it may, and ask the row why only when nothing was changed.
 //! - **Your clock decides** about run-leases and what is due, never the caller's: `now` is read
 //!   inside the transaction.
 //! - **The body is a secret**: it holds the token of a lease. It is in no message, no log, no `Debug`.
@@ -39,10 +39,12 @@
 //! key), `machine`, `entity`, `status`, `revision`, `details` (JSON text), `waiting` (four columns:
 //! `wake_at`, `signal`, `timeout_at`, `renew_at`), `holds_lock`, the run-lease (`run_token`,
 //! `run_runner`, `run_expires_at`), the cancel request (`cancel_reason`, `cancel_at`), `attempts`,
-//! `last_error`, `retry_at`, `quarantined_at`, `woken_at`, `due_at`, `created_at`, `updated_at`; and the signals, in a table of their own or as JSON.
+//! `last_error`, `retry_at`, `quarantined_at`, `woken_at`, `due_at`, `created_at`, `updated_at`; and the
+//! signals, in a table of their own or as JSON.
 
 mod contexts;
 mod head;
+mod messages;
 mod port;
 mod rules;
 
@@ -51,9 +53,10 @@ pub use head::{
     CancelRequest, ContextDraft, ContextHead, Due, ReceivedSignal, RunClaim, RunLease,
     StoredContext, Waiting,
 };
-pub(crate) use port::DynContextStore;
-pub use port::{
-    Beat, Cancelled, ContextFilter, ContextPage, ContextPageRequest, ContextStore, DueClaim,
-    GiveBack, MAX_ATTEMPTS, Proof, SUSPECT, Save, Saved, Unreadable, View,
+pub use messages::{
+    Beat, Cancelled, ContextFilter, ContextPage, ContextPageRequest, DueClaim, GiveBack,
+    MAX_ATTEMPTS, Proof, SUSPECT, Save, Saved, Unreadable, View,
 };
+pub use port::ContextStore;
+pub(crate) use port::DynContextStore;
 pub use rules::Claim;

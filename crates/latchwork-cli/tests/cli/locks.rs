@@ -112,10 +112,17 @@ fn a_damaged_record_can_be_broken() {
     let out = place.locks(&["show", "k"]);
     assert_code(&out, 69);
     assert!(text(&out).contains("latchwork locks break KEY"), "{}", text(&out));
+    let out = place.locks(&["ls"]);
+    assert!(
+        text(&out).contains("lock%2Fk.json is damaged"),
+        "nobody may take it for free: {}",
+        text(&out)
+    );
     assert_code(&place.locks(&["break", "k", "--dry-run"]), 69);
     assert!(record.exists(), "nothing was broken");
     let out = place.locks(&["break", "k", "--yes"]);
     assert_code(&out, 0);
+    assert_eq!(said(&out), "removed the record of \"k\", which could not be read\n");
     assert!(!record.exists(), "{}", text(&out));
 }
 

@@ -21,6 +21,10 @@ const BATCH: usize = 64;
 /// So many that it cannot read are remembered; the others are postponed for all.
 const MOST_FOREIGN: usize = 1_000;
 
+/// How long a claim waits for more runs to end while more is due than can run: a claim costs as much
+/// for one context as for many.
+const GATHER: Duration = Duration::from_millis(2);
+
 /// The first pause when the store is away.
 const AWAY: Duration = Duration::from_millis(100);
 
@@ -35,6 +39,7 @@ pub(super) async fn run<S: State>(
         running: HashMap::new(),
         foreign: HashMap::new(),
         empty_claims: 0,
+        backlog: false,
         leaving: Leaving::default(),
         stop: stop.boxed().shared(),
     };
@@ -59,6 +64,8 @@ struct Rounds<'a, S: State> {
     foreign: HashMap<TransitionId, Moment>,
     /// How often in a row something was due that this runner could not get.
     empty_claims: u32,
+    /// Whether the last claim got as many as it wanted, so that there may well be more.
+    backlog: bool,
     retries: Retries,
     leaving: Leaving,
     stop: Shared<BoxFuture<'a, ()>>,
@@ -78,8 +85,7 @@ impl<S: State> Rounds<'_, S> {
         while let Some(done) = self.tasks.try_join_next_with_id() {
             self.note(done);
         }
-        let free = self.runner.concurrency.saturating_sub(self.tasks.len());
-        if free == 0 {
+        if self.free() == 0 {
             let stop = self.stop.clone();
             tokio::select! {
                 () = stop => {}
@@ -87,6 +93,13 @@ impl<S: State> Rounds<'_, S> {
             }
             return Ok(());
         }
+        if self.backlog {
+            self.gather().await;
+            if self.is_to_stop() {
+                return Ok(());
+            }
+        }
+        let wanted = self.free().min(BATCH);
         let claim = RunClaim::new(self.runner.machine.run_lease());
         let contexts = self.runner.contexts.clone();
         let name = self.runner.machine.name().to_owned();
@@ -96,10 +109,11 @@ impl<S: State> Rounds<'_, S> {
             max_attempts: self.runner.max_attempts,
             back_off: jittered(self.runner.retry, 0.5),
             exclude: &exclude,
-            ..DueClaim::new(&name, free.min(BATCH), &claim)
+            ..DueClaim::new(&name, wanted, &claim)
         };
         let due = self.with_store_retry(|| contexts.claim_due(&due)).await?;
         let Some(claimed) = due else { return Ok(()) };
+        self.backlog = claimed.len() == wanted;
         if self.is_to_stop() {
             for stored in claimed {
                 self.give_back(Proof { id: stored.head.id, token: claim.token }).await;
@@ -119,6 +133,25 @@ impl<S: State> Rounds<'_, S> {
             self.start(stored, claim.clone());
         }
         Ok(())
+    }
+
+    fn free(&self) -> usize {
+        self.runner.concurrency.saturating_sub(self.tasks.len())
+    }
+
+    /// Waits until a quarter of the runs have ended, but not for long: actions may take their time.
+    async fn gather(&mut self) {
+        let clock = self.runner.machine.clock().clone();
+        let mut patience = clock.sleep_until(clock.now().after(GATHER));
+        let stop = self.stop.clone();
+        tokio::pin!(stop);
+        while self.free() < self.runner.concurrency.div_ceil(4) {
+            tokio::select! {
+                () = &mut stop => return,
+                () = &mut patience => return,
+                () = self.join_next() => {}
+            }
+        }
     }
 
     fn is_to_stop(&self) -> bool {

@@ -4,16 +4,82 @@ use chrono::{DateTime, Utc};
 use latchwork_lock::provider::Token;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sqlx::{Arguments, ColumnIndex, Database, Decode, Encode, Row, Type};
+use sqlx::{ColumnIndex, Database, Decode, Row, Type};
 use std::time::Duration;
 
 use crate::store::{
     CancelRequest, ContextHead, ReceivedSignal, RunLease, StoredContext, Unreadable, Waiting,
 };
-use crate::{BoxError, ContextSummary, Error, Result, Status, TransitionId};
+use crate::{ContextSummary, Error, Result, Status, TransitionId};
 
-/// A row in the order of the columns: the head's, then the body. Times are unix microseconds.
-pub(super) struct Columns {
+/// Each column of a head is named once: the macro makes the row, and how the drivers read and bind it.
+macro_rules! columns {
+    ($($name:ident: $type:ty,)*) => {
+        /// A row in the order of the columns: the head's, then the body. Times are unix microseconds.
+        pub(super) struct Columns {
+            $($name: $type,)*
+            body: String,
+        }
+
+        impl Columns {
+            /// Hands them to a statement; without the body where that stays as it is.
+            #[cfg(feature = "postgres")]
+            pub(super) fn bind<A>(self, to: &mut A, with_body: bool) -> Result<(), crate::BoxError>
+            where
+                A: sqlx::Arguments,
+                for<'q> String: sqlx::Encode<'q, A::Database> + Type<A::Database>,
+                for<'q> Option<String>: sqlx::Encode<'q, A::Database> + Type<A::Database>,
+                for<'q> i64: sqlx::Encode<'q, A::Database> + Type<A::Database>,
+                for<'q> Option<i64>: sqlx::Encode<'q, A::Database> + Type<A::Database>,
+                for<'q> bool: sqlx::Encode<'q, A::Database> + Type<A::Database>,
+            {
+                $(to.add(self.$name)?;)*
+                if with_body {
+                    to.add(self.body)?;
+                }
+                Ok(())
+            }
+
+            /// The columns of a row.
+            pub(super) fn read<R: Row>(row: &R) -> sqlx::Result<Self>
+            where
+                usize: ColumnIndex<R>,
+                for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+                for<'r> bool: Decode<'r, R::Database> + Type<R::Database>,
+            {
+                let mut at = 0..;
+                let mut next = || at.next().unwrap_or(usize::MAX);
+                Ok(Columns { $($name: row.try_get(next())?,)* body: row.try_get(next())? })
+            }
+
+            /// Hands the head to a statement of a connection without a driver's thread, and gives the
+            /// number of the next parameter.
+            #[cfg(feature = "sqlite")]
+            pub(super) fn bind_direct(
+                &self,
+                to: &mut rusqlite::Statement<'_>,
+            ) -> rusqlite::Result<usize> {
+                let mut at = 1;
+                $(
+                    to.raw_bind_parameter(at, &self.$name)?;
+                    at += 1;
+                )*
+                Ok(at)
+            }
+
+            /// The columns of a row of such a connection.
+            #[cfg(feature = "sqlite")]
+            pub(super) fn read_direct(row: &rusqlite::Row<'_>) -> rusqlite::Result<Self> {
+                let mut at = 0..;
+                let mut next = || at.next().unwrap_or(usize::MAX);
+                Ok(Columns { $($name: row.get(next())?,)* body: row.get(next())? })
+            }
+        }
+    };
+}
+
+columns! {
     id: String,
     machine: String,
     entity: Option<String>,
@@ -39,7 +105,6 @@ pub(super) struct Columns {
     retry_at: Option<i64>,
     quarantined_at: Option<i64>,
     woken_at: Option<i64>,
-    body: String,
 }
 
 /// How many there are: what a statement asks for besides comes after them.
@@ -87,85 +152,6 @@ impl Columns {
             quarantined_at: head.quarantined_at.map(micros),
             woken_at: head.woken_at.map(micros),
             body: stored.body.clone(),
-        })
-    }
-
-    /// Hands them to a statement; without the body where that stays as it is.
-    pub(super) fn bind<A>(self, to: &mut A, with_body: bool) -> Result<(), BoxError>
-    where
-        A: Arguments,
-        for<'q> String: Encode<'q, A::Database> + Type<A::Database>,
-        for<'q> Option<String>: Encode<'q, A::Database> + Type<A::Database>,
-        for<'q> i64: Encode<'q, A::Database> + Type<A::Database>,
-        for<'q> Option<i64>: Encode<'q, A::Database> + Type<A::Database>,
-        for<'q> bool: Encode<'q, A::Database> + Type<A::Database>,
-    {
-        to.add(self.id)?;
-        to.add(self.machine)?;
-        to.add(self.entity)?;
-        to.add(self.status)?;
-        to.add(self.revision)?;
-        to.add(self.details)?;
-        to.add(self.wake_at)?;
-        to.add(self.signal)?;
-        to.add(self.timeout_at)?;
-        to.add(self.renew_at)?;
-        to.add(self.holds_lock)?;
-        to.add(self.run_token)?;
-        to.add(self.run_runner)?;
-        to.add(self.run_expires_at)?;
-        to.add(self.signals)?;
-        to.add(self.cancel_reason)?;
-        to.add(self.cancel_at)?;
-        to.add(self.due_at)?;
-        to.add(self.created_at)?;
-        to.add(self.updated_at)?;
-        to.add(self.attempts)?;
-        to.add(self.last_error)?;
-        to.add(self.retry_at)?;
-        to.add(self.quarantined_at)?;
-        to.add(self.woken_at)?;
-        if with_body {
-            to.add(self.body)?;
-        }
-        Ok(())
-    }
-
-    /// The columns of a row.
-    pub(super) fn read<R: Row>(row: &R) -> sqlx::Result<Self>
-    where
-        usize: ColumnIndex<R>,
-        for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-        for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-        for<'r> bool: Decode<'r, R::Database> + Type<R::Database>,
-    {
-        Ok(Columns {
-            id: row.try_get(0)?,
-            machine: row.try_get(1)?,
-            entity: row.try_get(2)?,
-            status: row.try_get(3)?,
-            revision: row.try_get(4)?,
-            details: row.try_get(5)?,
-            wake_at: row.try_get(6)?,
-            signal: row.try_get(7)?,
-            timeout_at: row.try_get(8)?,
-            renew_at: row.try_get(9)?,
-            holds_lock: row.try_get(10)?,
-            run_token: row.try_get(11)?,
-            run_runner: row.try_get(12)?,
-            run_expires_at: row.try_get(13)?,
-            signals: row.try_get(14)?,
-            cancel_reason: row.try_get(15)?,
-            cancel_at: row.try_get(16)?,
-            due_at: row.try_get(17)?,
-            created_at: row.try_get(18)?,
-            updated_at: row.try_get(19)?,
-            attempts: row.try_get(20)?,
-            last_error: row.try_get(21)?,
-            retry_at: row.try_get(22)?,
-            quarantined_at: row.try_get(23)?,
-            woken_at: row.try_get(24)?,
-            body: row.try_get(25)?,
         })
     }
 

@@ -5,6 +5,9 @@ pub(crate) mod postgres;
 mod record;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
+// The same text for both: SQLite understands PostgreSQL's.
+#[path = "postgres/statements.rs"]
+mod statements;
 
 use chrono::{DateTime, Utc};
 use latchwork_sql::{Error, Result};

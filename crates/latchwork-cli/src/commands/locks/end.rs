@@ -114,7 +114,8 @@ impl Break {
         if self.json {
             return self.report(&[]);
         }
-        out(&format!("removed the record of {:?}, which could not be read\n", self.key));
+        let key = self.key.as_str();
+        out(&format!("removed the record of {key:?}, which could not be read\n"));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 //! keep a dead one's. What a pause waits for is a time of the wall clock, and is judged by that.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use latchwork_lock::{Clock, SystemClock};
@@ -12,7 +13,7 @@ use latchwork_sql::sqlite::boot::{ClockId, Now, OtherClock, Stamp};
 
 use crate::Status;
 use crate::store::{ContextHead, Waiting};
-use crate::stores::columns::{micros, time};
+use crate::stores::columns::{micros, span, time};
 
 /// The clocks of this process, as the rows of the file know them.
 #[derive(Clone)]
@@ -106,4 +107,19 @@ fn is_of_wall(head: &ContextHead, due_at: DateTime<Utc>) -> bool {
         && head.status == Status::Paused
         && head.retry_at != Some(due_at)
         && [wake_at, timeout_at, renew_at].into_iter().flatten().any(|at| *at == due_at)
+}
+
+/// A reading of the clocks as the rules want it.
+pub(super) fn wall(now: Now) -> DateTime<Utc> {
+    time(now.wall).unwrap_or_default()
+}
+
+/// The end of a run-lease that begins now, on both clocks.
+pub(super) fn until(now: Now, ttl: Duration) -> Stamp {
+    let ttl = u64::try_from(span(ttl)).unwrap_or(0).saturating_mul(1_000);
+    now.stamp(now.ns.saturating_add(ttl))
+}
+
+pub(super) fn ns(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
 }

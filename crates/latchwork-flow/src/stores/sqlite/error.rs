@@ -8,6 +8,23 @@ use crate::{Error, TransitionId};
 /// The store's name in messages.
 pub(super) const NAME: &str = "sqlite";
 
+/// Why a transaction failed; shared by all changes in it.
+pub(super) type Failure = latchwork_sql::Error;
+
+/// A failure, as the error of one change.
+pub(super) fn shared(during: &'static str, failure: &Failure) -> Error {
+    let message = failure.message.clone();
+    match failure.fault {
+        Fault::Temporary => Error::store_unavailable(NAME, during, message, None),
+        Fault::Permanent => Error::store_backend(NAME, during, message, None),
+    }
+}
+
+/// The thread that writes has ended.
+pub(super) fn gone(during: &'static str) -> Error {
+    Error::store_backend(NAME, during, "its thread has ended; open the database again", None)
+}
+
 /// An error of the driver.
 pub(super) fn driver(during: &'static str, error: sqlx::Error) -> Error {
     sql(during, explain(error))

@@ -1,47 +1,58 @@
-//! One row, read and written.
+//! One row, read and written on the connection of the writer's thread.
 
 use latchwork_sql::sqlite::boot::Now;
-use sqlx::sqlite::SqliteArguments;
-use sqlx::{Arguments, Row, SqliteExecutor};
+use rusqlite::Connection;
 
-use super::boot::DueStamp;
+use super::boot::{DueStamp, Here};
 use super::error;
 use super::schema::{CREATE, LOAD, PUT, PUT_WITH_BODY};
+use super::writer::Stop;
 use crate::store::{ContextHead, StoredContext};
-use crate::stores::columns::{COUNT, Columns, stored};
-use crate::{BoxError, Result, TransitionId};
+use crate::stores::columns::{COUNT, Columns};
+use crate::{Result, TransitionId};
 
-/// A row as it was read, and how often it had been changed.
+/// A row as it was read inside a transaction.
 pub(super) struct Record {
     pub(super) row: StoredContext,
     now: Now,
-    changes: i64,
     before: ContextHead,
 }
 
 impl Record {
     /// What is there of a context.
-    pub(super) async fn load(
+    pub(super) fn load(
         during: &'static str,
-        on: impl SqliteExecutor<'_>,
+        on: &Connection,
         id: TransitionId,
-        now: impl FnOnce() -> Now,
-    ) -> Result<Option<Self>> {
-        let found = sqlx::query(LOAD).bind(id.to_string()).fetch_optional(on).await;
-        let found = found.map_err(|e| error::driver(during, e))?;
-        let Some(found) = found else { return Ok(None) };
-        let wrong = |e| error::driver(during, e);
-        let due = DueStamp {
-            clock: found.try_get(COUNT + 1).map_err(wrong)?,
-            ns: found.try_get(COUNT + 2).map_err(wrong)?,
-            of: found.try_get(COUNT + 3).map_err(wrong)?,
+        here: &Here,
+    ) -> Result<Option<Self>, Stop> {
+        let mut statement = on.prepare_cached(LOAD)?;
+        let mut rows = statement.query([id.to_string()])?;
+        let Some(found) = rows.next()? else { return Ok(None) };
+        let read = || -> rusqlite::Result<_> {
+            let due = DueStamp {
+                clock: found.get(COUNT)?,
+                ns: found.get(COUNT + 1)?,
+                of: found.get(COUNT + 2)?,
+            };
+            Ok((Columns::read_direct(found)?, due))
         };
-        let mut row = stored(&found, wrong)?;
+        let (columns, due) = read().map_err(|e| Stop::unreadable(during, e))?;
         // After the row was read: what was over then is over.
-        let now = now();
+        let now = here.now();
+        Ok(Some(Record::of(during, columns.stored()?, due, now)?))
+    }
+
+    /// A row that was read at this time.
+    pub(super) fn of(
+        during: &'static str,
+        mut row: StoredContext,
+        due: DueStamp,
+        now: Now,
+    ) -> Result<Self> {
+        let id = row.head.id;
         due.correct(&mut row.head, now).map_err(|e| error::other_clock(during, id, e))?;
-        let changes = found.try_get(COUNT).map_err(wrong)?;
-        Ok(Some(Record { before: row.head.clone(), row, now, changes }))
+        Ok(Record { before: row.head.clone(), row, now })
     }
 
     /// When it was read.
@@ -49,58 +60,39 @@ impl Record {
         self.now
     }
 
-    /// Writes what has become of it; false when somebody else has changed it since.
-    pub(super) async fn put(
-        &self,
-        during: &'static str,
-        on: impl SqliteExecutor<'_>,
-    ) -> Result<bool> {
+    /// Writes what has become of it.
+    pub(super) fn put(&self, on: &Connection) -> Result<(), Stop> {
         if self.row.head == self.before {
-            return Ok(true);
+            return Ok(());
         }
         // The body changes with the revision only.
         let with_body = self.row.head.revision != self.before.revision;
-        let (sql, changes) = match with_body {
-            true => (PUT_WITH_BODY, self.changes),
-            false => (PUT, self.changes),
-        };
-        let arguments = arguments(during, &self.row, self.now, with_body)?;
-        let query = sqlx::query_with(sql, arguments).bind(changes);
-        let done = query.execute(on).await.map_err(|e| error::driver(during, e))?;
-        Ok(done.rows_affected() == 1)
+        let sql = if with_body { PUT_WITH_BODY } else { PUT };
+        write(on, sql, &self.row, self.now, with_body).map(|_| ())
     }
 }
 
 /// Writes a row where there was none; false when there was one.
-pub(super) async fn create(
-    during: &'static str,
-    on: impl SqliteExecutor<'_>,
-    row: &StoredContext,
-    now: Now,
-) -> Result<bool> {
-    let query = sqlx::query_with(CREATE, arguments(during, row, now, true)?);
-    let done = query.execute(on).await.map_err(|e| error::driver(during, e))?;
-    Ok(done.rows_affected() == 1)
+pub(super) fn create(on: &Connection, row: &StoredContext, now: Now) -> Result<bool, Stop> {
+    Ok(write(on, CREATE, row, now, true)? == 1)
 }
 
-fn arguments(
-    during: &'static str,
+/// Executes a statement with the values of a row; gives how many rows it has written.
+fn write(
+    on: &Connection,
+    sql: &str,
     row: &StoredContext,
     now: Now,
     with_body: bool,
-) -> Result<SqliteArguments> {
+) -> Result<usize, Stop> {
     let due = DueStamp::of(&row.head, now);
-    let mut arguments = SqliteArguments::default();
-    let mut fill = || {
-        Columns::of(row)?.bind(&mut arguments, false)?;
-        arguments.add(due.clock)?;
-        arguments.add(due.ns)?;
-        arguments.add(due.of)?;
-        if with_body {
-            arguments.add(row.body.clone())?;
-        }
-        Ok(())
-    };
-    fill().map_err(|e: BoxError| error::driver(during, sqlx::Error::Encode(e)))?;
-    Ok(arguments)
+    let mut statement = on.prepare_cached(sql)?;
+    let next = Columns::of(row)?.bind_direct(&mut statement)?;
+    statement.raw_bind_parameter(next, due.clock)?;
+    statement.raw_bind_parameter(next + 1, due.ns)?;
+    statement.raw_bind_parameter(next + 2, due.of)?;
+    if with_body {
+        statement.raw_bind_parameter(next + 3, &row.body)?;
+    }
+    Ok(statement.raw_execute()?)
 }

@@ -147,30 +147,36 @@ pub(super) const CREATE: &str = concat!(
     ", ?26, ?27, ?28, ?29, 0) ON CONFLICT (id) DO NOTHING"
 );
 
-/// One row (1), how often it was changed, and its due time on the boot clock.
+/// One row (1), and its due time on the boot clock.
 pub(super) const LOAD: &str = concat!(
     "SELECT ",
     head!(),
-    ", body, changes, due_clock, due_ns, due_of FROM latchwork_flow_context WHERE id = ?1"
+    ", body, due_clock, due_ns, due_of FROM latchwork_flow_context WHERE id = ?1"
 );
 
-/// A row without its body, and how often it was changed (29), if that is still so.
-pub(super) const PUT: &str = concat!(
-    "UPDATE latchwork_flow_context SET (",
-    head!(),
-    ", due_clock, due_ns, due_of, changes) = (",
-    values!(),
-    ", ?26, ?27, ?28, ?29 + 1) WHERE id = ?1 AND changes = ?29"
-);
+/// What of a head may change, with the values as `values!` numbers them. What never does is not
+/// named, since SQLite writes every index that has a named column.
+macro_rules! set {
+    () => {
+        "entity = ?3, status = ?4, revision = ?5, details = ?6, wake_at = ?7, signal = ?8, \
+         timeout_at = ?9, renew_at = ?10, holds_lock = ?11, run_token = ?12, run_runner = ?13, \
+         run_expires_at = ?14, signals = ?15, cancel_reason = ?16, cancel_at = ?17, due_at = ?18, \
+         updated_at = ?20, attempts = ?21, last_error = ?22, retry_at = ?23, quarantined_at = ?24, \
+         woken_at = ?25, due_clock = ?26, due_ns = ?27, due_of = ?28, \
+         changes = min(changes, 9223372036854775806) + 1"
+    };
+}
 
-/// The same with its body (29) and the changes behind it (30).
-pub(super) const PUT_WITH_BODY: &str = concat!(
-    "UPDATE latchwork_flow_context SET (",
-    head!(),
-    ", due_clock, due_ns, due_of, body, changes) = (",
-    values!(),
-    ", ?26, ?27, ?28, ?29, ?30 + 1) WHERE id = ?1 AND changes = ?30"
-);
+/// A row without its body.
+pub(super) const PUT: &str =
+    concat!("UPDATE latchwork_flow_context SET ", set!(), " WHERE id = ?1");
+
+/// The same with its body (29).
+pub(super) const PUT_WITH_BODY: &str =
+    concat!("UPDATE latchwork_flow_context SET ", set!(), ", body = ?29 WHERE id = ?1");
+
+pub(super) const COMMIT: &str = "COMMIT";
+pub(super) const ROLLBACK: &str = "ROLLBACK";
 
 /// The part of what is due that an index finds by one of the clocks, the longest due first.
 macro_rules! due_by {

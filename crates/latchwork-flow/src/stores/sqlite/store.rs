@@ -7,24 +7,26 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use latchwork_lock::Clock;
-use latchwork_sql::sqlite::boot::{Now, Stamp};
 use latchwork_sql::sqlite::{Options, Sqlite, migrate};
+use rusqlite::{Connection, OptionalExtension as _, params};
 use serde_json::Value;
-use sqlx::{AssertSqlSafe, SqlitePool};
+use sqlx::{AssertSqlSafe, Row, SqlitePool};
 
-use super::boot::Here;
+use super::boot::{DueStamp, Here, ns, until, wall};
+use super::claim_due::{self, ClaimFound};
 use super::error::{self, NAME};
 use super::record::{self, Record};
 use super::schema::{
-    CLAIM, DELETE, DUE, DUE_SUSPECTS, HEARTBEAT, LAYER, LIST, LIST_DUE, LIST_DUE_END, LIST_END,
-    LIST_ENTITY, LIST_HELD, LIST_MACHINE, LIST_ORPHANED, LIST_QUARANTINED, LIST_STATUS, NEXT_DUE,
-    PRUNE, STEPS, schema,
+    DELETE, HEARTBEAT, LAYER, LIST, LIST_DUE, LIST_DUE_END, LIST_END, LIST_ENTITY, LIST_HELD,
+    LIST_MACHINE, LIST_ORPHANED, LIST_QUARANTINED, LIST_STATUS, LOAD, NEXT_DUE, PRUNE, STEPS,
+    schema,
 };
+use super::writer::{Stop, Writer};
 use crate::store::{
     Beat, CancelRequest, Cancelled, ContextDraft, ContextFilter, ContextPage, ContextPageRequest,
     ContextStore, DueClaim, GiveBack, Proof, RunClaim, Save, Saved, StoredContext, View,
 };
-use crate::stores::columns::{number, span, stored, summary, time, token_text};
+use crate::stores::columns::{COUNT, number, span, stored, summary, time, token_text};
 use crate::{Contexts, Error, Result, Status, TransitionId};
 
 const OPENING: &str = "opening the database";
@@ -49,6 +51,7 @@ const OPENING: &str = "opening the database";
 #[derive(Clone)]
 pub struct SqliteContextStore {
     sqlite: Sqlite,
+    writer: Arc<Writer>,
     here: Here,
 }
 
@@ -73,7 +76,7 @@ impl SqliteContextStore {
         Self::of(Sqlite::open(&Options::at(path)).await).await
     }
 
-    /// Contexts in the database of a pool. It opens connections of its own with the pool's settings,
+    /// Contexts in the database of a pool. It opens connections of its own, as durable as the pool's,
     /// and so takes none away from it.
     ///
     /// # Errors
@@ -90,6 +93,7 @@ impl SqliteContextStore {
 
     /// Closes the connections; later calls fail with `store_unavailable`.
     pub async fn close(&self) {
+        self.writer.close().await;
         self.sqlite.close().await;
     }
 
@@ -97,7 +101,13 @@ impl SqliteContextStore {
         let wrong = |e| error::sql(OPENING, e);
         let sqlite = opened.map_err(wrong)?;
         migrate(&sqlite, LAYER, STEPS).await.map_err(wrong)?;
-        Ok(SqliteContextStore { sqlite, here: Here::new() })
+        Self::migrated(sqlite, Here::new()).await
+    }
+
+    async fn migrated(sqlite: Sqlite, here: Here) -> Result<Self> {
+        let direct = sqlite.direct().await.map_err(|e| error::sql(OPENING, e))?;
+        let writer = Arc::new(Writer::new(sqlite.clone(), direct));
+        Ok(SqliteContextStore { sqlite, writer, here })
     }
 
     /// The same store by another clock, for tests that set the wall clock.
@@ -106,79 +116,38 @@ impl SqliteContextStore {
         SqliteContextStore { here: self.here.with_clock(clock), ..self }
     }
 
-    /// A write must go to the file that others read …
-    fn writer(&self, during: &'static str) -> Result<&SqlitePool> {
-        self.sqlite.still_there().map_err(|e| error::sql(during, e))?;
-        Ok(self.sqlite.writer())
-    }
-
-    /// … and read the one that others write: a new connection would make a new file.
+    /// A read must see what others write, and so be of the file that they find.
     fn readers(&self, during: &'static str) -> Result<&SqlitePool> {
         self.sqlite.still_there().map_err(|e| error::sql(during, e))?;
         Ok(self.sqlite.readers())
     }
 
-    /// One change of one row, by the rules; again while others come in between.
-    async fn edit<T>(
+    /// One change of one row, by the rules.
+    async fn edit<T: Send + 'static>(
         &self,
         during: &'static str,
         id: TransitionId,
-        change: impl Fn(&mut StoredContext, DateTime<Utc>) -> Result<T>,
+        change: impl Fn(&mut StoredContext, DateTime<Utc>) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let writer = self.writer(during)?;
-        loop {
-            let found = Record::load(during, self.sqlite.readers(), id, || self.here.now()).await?;
-            let mut record = found.ok_or_else(|| Error::context_not_found(id))?;
-            let now = wall(record.now());
-            let out = change(&mut record.row, now)?;
-            // Each turn that fails is one in which somebody else has got on.
-            if record.put(during, writer).await? {
-                return Ok(out);
-            }
-        }
+        let here = self.here.clone();
+        self.writer.change(during, move |on| edit_row(during, on, id, &here, &change)).await
     }
 }
 
-impl SqliteContextStore {
-    /// What is due now, the longest due first: id and since when.
-    async fn find_due(
-        &self,
-        during: &'static str,
-        due: &DueClaim<'_>,
-        now: Now,
-    ) -> Result<Vec<(String, i64)>> {
-        let readers = self.readers(during)?;
-        let exclude = json_list(due.exclude.iter().map(ToString::to_string));
-        let back_off = span(due.back_off).min(60_000_000);
-        let ask = async |sql, limit: usize| -> Result<Vec<(String, i64)>> {
-            let query = sqlx::query_as(sql).bind(due.machine).bind(now.wall);
-            let query = query.bind(now.clock.0).bind(ns(now.ns)).bind(number(limit as u64));
-            let query = query.bind(back_off).bind(&exclude);
-            query.fetch_all(readers).await.map_err(|e| error::driver(during, e))
-        };
-        let mut found = Vec::new();
-        if !due.beside_suspect {
-            found = ask(DUE_SUSPECTS, due.limit.min(1)).await?;
-        }
-        found.extend(ask(DUE, due.limit - found.len()).await?);
-        found.sort_by(|a, b| (a.1, &a.0).cmp(&(b.1, &b.0)));
-        Ok(found)
-    }
-
-    /// Gives up what was claimed once too often, unless somebody else has it by now.
-    async fn give_up(&self, during: &'static str, claimed: &StoredContext) -> Result<()> {
-        let id = claimed.head.id;
-        let given_up = self.edit(during, id, |row, now| {
-            if row.head.revision == claimed.head.revision {
-                row.give_up_claimed(now);
-            }
-            Ok(())
-        });
-        match given_up.await {
-            Err(error) if error.code() == "context_not_found" => Ok(()),
-            other => other,
-        }
-    }
+/// One change of one row, inside a transaction.
+fn edit_row<T>(
+    during: &'static str,
+    on: &Connection,
+    id: TransitionId,
+    here: &Here,
+    change: impl Fn(&mut StoredContext, DateTime<Utc>) -> Result<T>,
+) -> Result<T, Stop> {
+    let found = Record::load(during, on, id, here)?;
+    let mut record = found.ok_or_else(|| Error::context_not_found(id))?;
+    let now = wall(record.now());
+    let out = change(&mut record.row, now)?;
+    record.put(on)?;
+    Ok(out)
 }
 
 impl ContextStore for SqliteContextStore {
@@ -188,7 +157,7 @@ impl ContextStore for SqliteContextStore {
 
     async fn separate(&self) -> Result<Option<Contexts>> {
         let sqlite = self.sqlite.again().await.map_err(|e| error::sql(OPENING, e))?;
-        Ok(Some(Contexts::new(SqliteContextStore { sqlite, here: self.here.clone() })))
+        Ok(Some(Contexts::new(Self::migrated(sqlite, self.here.clone()).await?)))
     }
 
     async fn now(&self) -> Result<DateTime<Utc>> {
@@ -197,21 +166,34 @@ impl ContextStore for SqliteContextStore {
 
     async fn create(&self, draft: &ContextDraft, run: Option<&RunClaim>) -> Result<u64> {
         const DURING: &str = "storing a context";
-        let now = self.here.now();
-        let row = StoredContext::create(draft, run, wall(now));
-        if record::create(DURING, self.writer(DURING)?, &row, now).await? {
-            return Ok(1);
-        }
-        let there =
-            Record::load(DURING, self.sqlite.readers(), draft.id, || self.here.now()).await?;
-        let known = there.is_some_and(|there| there.row.is_repetition(draft, run));
-        if known { Ok(1) } else { Err(Error::context_exists(draft.id)) }
+        let (draft, run, here) = (draft.clone(), run.cloned(), self.here.clone());
+        self.writer
+            .change(DURING, move |on| {
+                let now = here.now();
+                let row = StoredContext::create(&draft, run.as_ref(), wall(now));
+                if record::create(on, &row, now)? {
+                    return Ok(1);
+                }
+                let there = Record::load(DURING, on, draft.id, &here)?;
+                let known = there.is_some_and(|it| it.row.is_repetition(&draft, run.as_ref()));
+                if known { Ok(1) } else { Err(Error::context_exists(draft.id).into()) }
+            })
+            .await
     }
 
     async fn load(&self, id: TransitionId) -> Result<Option<StoredContext>> {
         const DURING: &str = "loading a context";
-        let found = Record::load(DURING, self.readers(DURING)?, id, || self.here.now()).await?;
-        Ok(found.map(|record| record.row))
+        let wrong = |e| error::driver(DURING, e);
+        let found = sqlx::query(LOAD).bind(id.to_string());
+        let found = found.fetch_optional(self.readers(DURING)?).await.map_err(wrong)?;
+        let Some(found) = found else { return Ok(None) };
+        let due = DueStamp {
+            clock: found.try_get(COUNT).map_err(wrong)?,
+            ns: found.try_get(COUNT + 1).map_err(wrong)?,
+            of: found.try_get(COUNT + 2).map_err(wrong)?,
+        };
+        let record = Record::of(DURING, stored(&found, wrong)?, due, self.here.now())?;
+        Ok(Some(record.row))
     }
 
     async fn claim(
@@ -220,44 +202,28 @@ impl ContextStore for SqliteContextStore {
         revision: Option<u64>,
         claim: &RunClaim,
     ) -> Result<StoredContext> {
-        self.edit("claiming a context", id, |row, now| {
-            row.claim(revision, claim, now)?;
+        let claim = claim.clone();
+        self.edit("claiming a context", id, move |row, now| {
+            row.claim(revision, &claim, now)?;
             Ok(row.clone())
         })
         .await
     }
 
     async fn claim_due(&self, due: &DueClaim<'_>) -> Result<Vec<StoredContext>> {
-        const DURING: &str = "claiming what is due";
-        let now = self.here.now();
-        let found = self.find_due(DURING, due, now).await?;
-        // Most often nothing is, and then nobody need wait for a writer.
+        const DURING: &str = ClaimFound::DURING;
+        let found = claim_due::find(self.readers(DURING)?, due, self.here.now()).await?;
+        // Most often nothing is, and then nobody need wait for the writer.
         if found.is_empty() {
             return Ok(Vec::new());
         }
-        let ids = json_list(found.iter().map(|(id, _)| id.clone()));
-        let until = until(now, due.claim.ttl);
-        let query = sqlx::query(CLAIM).bind(ids).bind(now.wall).bind(now.clock.0).bind(ns(now.ns));
-        let query = query.bind(token_text(due.claim.token)).bind(&due.claim.runner);
-        let query = query.bind(until.at).bind(until.ns);
-        let wrong = |e| error::driver(DURING, e);
-        let rows = query.fetch_all(self.writer(DURING)?).await.map_err(wrong)?;
-        let mut claimed = Vec::with_capacity(rows.len());
-        for row in rows {
-            match stored(&row, wrong) {
-                Ok(row) if row.head.attempts > due.max_attempts.max(1) => {
-                    self.give_up(DURING, &row).await?;
-                }
-                Ok(row) => claimed.push(row),
-                // It must not keep the others from their turn.
-                Err(error) => tracing::warn!(%error, "a context that is due was passed over"),
-            }
-        }
-        claimed.sort_by_key(|row| {
-            let id = row.head.id.to_string();
-            found.iter().position(|(found, _)| *found == id)
-        });
-        Ok(claimed)
+        let found = ClaimFound {
+            ids: found.into_iter().map(|(id, _)| id).collect(),
+            claim: due.claim.clone(),
+            max_attempts: due.max_attempts,
+            here: self.here.clone(),
+        };
+        self.writer.change(DURING, move |on| found.claim(on)).await
     }
 
     async fn next_due(&self, machine: &str) -> Result<Option<Duration>> {
@@ -271,26 +237,40 @@ impl ContextStore for SqliteContextStore {
     }
 
     async fn save(&self, save: &Save<'_>) -> Result<Saved> {
-        self.edit("saving a context", save.draft.id, |row, now| row.save(save, now)).await
+        let Save { revision, token, keep, used_signal, progress, .. } = *save;
+        let draft = save.draft.clone();
+        self.edit("saving a context", draft.id, move |row, now| {
+            row.save(&Save { draft: &draft, revision, token, keep, used_signal, progress }, now)
+        })
+        .await
     }
 
     async fn heartbeat(&self, proof: Proof, ttl: Duration) -> Result<Beat> {
-        const DURING: &str = "renewing a run-lease";
-        let writer = self.writer(DURING)?;
-        let now = self.here.now();
-        let until = until(now, ttl);
-        let query = sqlx::query_as(HEARTBEAT).bind(proof.id.to_string());
-        let query = query.bind(token_text(proof.token)).bind(until.at);
-        let query = query.bind(now.clock.0).bind(until.ns);
-        let done: Option<(Option<String>, Option<i64>)> =
-            query.fetch_optional(writer).await.map_err(|e| error::driver(DURING, e))?;
-        let Some((reason, at)) = done else { return Ok(Beat::default()) };
-        let at = at.and_then(time).unwrap_or_default();
-        Ok(Beat { held: true, cancel: reason.map(|reason| CancelRequest { reason, at }) })
+        let here = self.here.clone();
+        self.writer
+            .change("renewing a run-lease", move |on| {
+                let now = here.now();
+                let until = until(now, ttl);
+                let mut statement = on.prepare_cached(HEARTBEAT)?;
+                let (id, token) = (proof.id.to_string(), token_text(proof.token));
+                let values = params![id, token, until.at, now.clock.0, until.ns];
+                let cancel = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
+                let done: Option<(Option<String>, Option<i64>)> =
+                    statement.query_row(values, cancel).optional()?;
+                let Some((reason, at)) = done else { return Ok(Beat::default()) };
+                let at = at.and_then(time).unwrap_or_default();
+                Ok(Beat { held: true, cancel: reason.map(|reason| CancelRequest { reason, at }) })
+            })
+            .await
     }
 
     async fn release(&self, proof: Proof, how: &GiveBack<'_>) -> Result<bool> {
-        let change = |row: &mut StoredContext, now| Ok(row.release(proof.token, how, now));
+        let GiveBack { postpone, counts, .. } = *how;
+        let reason = how.reason.map(str::to_owned);
+        let change = move |row: &mut StoredContext, now| {
+            let how = GiveBack { postpone, counts, reason: reason.as_deref() };
+            Ok(row.release(proof.token, &how, now))
+        };
         match self.edit("giving a run-lease back", proof.id, change).await {
             Err(error) if error.code() == "context_not_found" => Ok(false),
             other => other,
@@ -326,11 +306,13 @@ impl ContextStore for SqliteContextStore {
     }
 
     async fn signal(&self, id: TransitionId, name: &str, payload: &Value) -> Result<()> {
-        self.edit("keeping a signal", id, |row, now| row.signal(name, payload, now)).await
+        let (name, payload) = (name.to_owned(), payload.clone());
+        self.edit("keeping a signal", id, move |row, now| row.signal(&name, &payload, now)).await
     }
 
     async fn cancel(&self, id: TransitionId, reason: &str) -> Result<Cancelled> {
-        self.edit("calling a transition off", id, |row, now| row.cancel(reason, now)).await
+        let reason = reason.to_owned();
+        self.edit("calling a transition off", id, move |row, now| row.cancel(&reason, now)).await
     }
 
     async fn wake(&self, id: TransitionId) -> Result<()> {
@@ -347,41 +329,17 @@ impl ContextStore for SqliteContextStore {
     }
 
     async fn delete(&self, id: TransitionId) -> Result<bool> {
-        const DURING: &str = "removing a context";
-        let writer = self.writer(DURING)?;
-        let done = sqlx::query(DELETE).bind(id.to_string()).execute(writer).await;
-        Ok(done.map_err(|e| error::driver(DURING, e))?.rows_affected() == 1)
+        let change =
+            move |on: &Connection| Ok(on.prepare_cached(DELETE)?.execute([id.to_string()])?);
+        Ok(self.writer.change("removing a context", change).await? == 1)
     }
 
     async fn prune(&self, over_for: Duration, limit: usize) -> Result<u64> {
-        const DURING: &str = "removing what is over";
-        let writer = self.writer(DURING)?;
         let since = self.here.now().wall.saturating_sub(span(over_for));
-        let query = sqlx::query(PRUNE).bind(since).bind(number(limit as u64));
-        let done = query.execute(writer).await.map_err(|e| error::driver(DURING, e))?;
-        Ok(done.rows_affected())
+        let values = (since, number(limit as u64));
+        let change = move |on: &Connection| Ok(on.prepare_cached(PRUNE)?.execute(values)?);
+        Ok(self.writer.change("removing what is over", change).await? as u64)
     }
-}
-
-/// A reading of the clocks as the rules want it.
-fn wall(now: Now) -> DateTime<Utc> {
-    time(now.wall).unwrap_or_default()
-}
-
-/// The end of a run-lease that begins now, on both clocks.
-fn until(now: Now, ttl: Duration) -> Stamp {
-    let ttl = u64::try_from(span(ttl)).unwrap_or(0).saturating_mul(1_000);
-    now.stamp(now.ns.saturating_add(ttl))
-}
-
-fn ns(ns: u64) -> i64 {
-    i64::try_from(ns).unwrap_or(i64::MAX)
-}
-
-/// Ids as `json_each` wants them; they have nothing to escape.
-fn json_list(ids: impl Iterator<Item = String>) -> String {
-    let quoted: Vec<_> = ids.map(|id| Value::String(id).to_string()).collect();
-    format!("[{}]", quoted.join(","))
 }
 
 impl fmt::Debug for SqliteContextStore {

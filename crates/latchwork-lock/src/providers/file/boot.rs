@@ -23,7 +23,7 @@ pub(super) fn begin(store: &Store) -> Result<()> {
         return Ok(());
     }
     // One looks, the others wait for it.
-    let _lock = Shard::lock(&store.shards, MARKER, &*store.clock)?;
+    let _lock = Shard::lock(&store.shards, MARKER, &*store.clock, boot_id)?;
     match named(store) {
         same if same == boot_id => return Ok(()),
         // New, or somebody removed it: then the records may be of this boot and in use.

@@ -8,9 +8,9 @@
 //! They also keep the last fence, so that nothing need remain of a key.
 //!
 //! A record is written aside and renamed: a process that is killed at any instant leaves the old one or
-//! the new one, and readers need no lock. Only fences are synced; `DIR/boot` says why records
-//! need not be: it names the boot in which the directory was last looked through, and what an
-//! earlier boot left holds nothing.
+//! the new one, and readers need no lock. Only what keeps fences growing is synced ([`shard`]);
+//! `DIR/boot` says why records need not be: it names the boot in which the directory was last looked
+//! through, and what an earlier boot left holds nothing.
 //!
 //! # What ends a lease
 //!

@@ -1,4 +1,11 @@
 //! What is locked around an edit, and where the last fence is kept.
+//!
+//! A fence that somebody has seen must not be given again, also not after a power cut. To sync each of
+//! them would take longer than all the rest of a grant. So what is synced is how far fences are
+//! *reserved*, some ahead of those that are given; and the last that was given is stored beside it,
+//! not synced, which a process that is killed does not undo. That line is bound to the boot and to the
+//! reservation for which it was written. In a later boot, or when an older program has moved the
+//! reservation, it counts for nothing, and fences go on above what is reserved.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -21,9 +28,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// tried for long is not always beaten by one that has just come.
 const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
-/// The two copies of the last fence lie in different blocks, so that no torn write hits both.
+/// The two copies of the reservation lie in different blocks, so that no torn write hits both; and the
+/// last fence in another one, since that is written without a sync.
 const SLOTS: [u64; 2] = [0, 4096];
-const SLOT_BYTES: usize = 64;
+const LAST: u64 = 8192;
+const LINE_BYTES: usize = 64;
+
+/// How many fences are reserved at once.
+const AHEAD: u64 = 64;
 
 /// How far a fence jumps over a damaged copy, which may have been the higher one.
 const LEAP: u64 = 1 << 20;
@@ -32,18 +44,23 @@ const LEAP: u64 = 1 << 20;
 pub(super) struct Shard {
     file: File,
     path: PathBuf,
+    boot_id: String,
     last: u64,
     stored: u64,
+    /// No fence above this one was given; synced.
+    reserved: u64,
     next_slot: usize,
 }
 
 impl Shard {
     /// Waits for the lock and reads the last fence.
-    pub(super) fn lock(dir: &Dir, name: &str, clock: &dyn Clock) -> Result<Self> {
+    pub(super) fn lock(dir: &Dir, name: &str, clock: &dyn Clock, boot_id: &str) -> Result<Self> {
         let path = dir.path(name);
         let file = lock_file(dir, name, &path, clock)?;
         // From here on a drop unlocks.
-        let mut shard = Shard { file, path, last: 0, stored: 0, next_slot: 0 };
+        let boot_id = boot_id.to_owned();
+        let mut shard =
+            Shard { file, path, boot_id, last: 0, stored: 0, reserved: 0, next_slot: 0 };
         shard.read_fence(clock)?;
         Ok(shard)
     }
@@ -59,7 +76,7 @@ impl Shard {
         Fence::new(self.last)
     }
 
-    /// Makes the fences that were given durable.
+    /// Makes sure that the fences that were given are not given again.
     pub(super) fn save(&mut self) -> Result<()> {
         if self.last == self.stored {
             return Ok(());
@@ -67,44 +84,55 @@ impl Shard {
         if self.last == u64::MAX {
             return Err(error::no_fence(&self.path)); // somebody wrote that by hand
         }
-        let text = slot(self.last);
-        self.file
-            .write_all_at(text.as_bytes(), SLOTS[self.next_slot])
-            .and_then(|()| self.file.sync_data())
-            .map_err(|e| error::io("writing the fence", &self.path, e))?;
+        let written = (|| {
+            if self.last > self.reserved {
+                self.reserved = self.last.saturating_add(AHEAD);
+                let text = slot_line(self.reserved);
+                self.file.write_all_at(text.as_bytes(), SLOTS[self.next_slot])?;
+                self.file.sync_data()?;
+                self.next_slot = 1 - self.next_slot;
+            }
+            // After the reservation that it names: until then fences go on above both.
+            let text = last_line(self.last, self.reserved, &self.boot_id);
+            self.file.write_all_at(text.as_bytes(), LAST)
+        })();
+        written.map_err(|e| error::io("writing the fence", &self.path, e))?;
         self.stored = self.last;
-        self.next_slot = 1 - self.next_slot;
         Ok(())
     }
 
     fn read_fence(&mut self, clock: &dyn Clock) -> Result<()> {
-        let wrong = |e| error::io("reading the last fence", &self.path, e);
-        let bytes = self.file.metadata().map_err(wrong)?.len();
-        let read = |at: u64| {
-            let mut slot = [0; SLOT_BYTES];
-            match self.file.read_exact_at(&mut slot, at) {
-                Ok(()) => Ok(slot),
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok([0; SLOT_BYTES]),
-                Err(e) => Err(e),
-            }
-        };
-        let texts = [read(SLOTS[0]).map_err(wrong)?, read(SLOTS[1]).map_err(wrong)?];
-        let second_is_new = bytes <= SLOTS[1];
-        (self.last, self.next_slot) = match [parse(&texts[0]), parse(&texts[1])] {
+        let read =
+            |at| self.read_line(at).map_err(|e| error::io("reading the last fence", &self.path, e));
+        let (slots, last) = ([read(SLOTS[0])?, read(SLOTS[1])?], read(LAST)?);
+        // A slot that was never written is a hole, which reads as zeros.
+        let empty = slots.map(|slot| slot == [0; LINE_BYTES]);
+        (self.reserved, self.next_slot) = match slots.map(|slot| parse_slot(&slot)) {
             [Some(a), Some(b)] if a > b => (a, 1),
             [Some(_), Some(b)] => (b, 0),
-            [Some(a), None] if second_is_new => (a, 1),
+            [Some(a), None] if empty[1] => (a, 1),
             [Some(a), None] => (a.saturating_add(LEAP), 1),
             [None, Some(b)] => (b.saturating_add(LEAP), 0),
             // Never used, or its first write never became durable. The wall clock keeps fences
             // growing where the file system forgets everything in a reboot (L4).
-            [None, None] if second_is_new && texts[0] == [0; SLOT_BYTES] => {
+            [None, None] if empty == [true, true] => {
                 (clock.wall().timestamp_micros().max(0).unsigned_abs(), 0)
             }
             [None, None] => return Err(error::no_fence(&self.path)),
         };
+        let last = parse_last(&last, self.reserved, &self.boot_id);
+        self.last = last.unwrap_or(self.reserved);
         self.stored = self.last;
         Ok(())
+    }
+
+    fn read_line(&self, at: u64) -> std::io::Result<[u8; LINE_BYTES]> {
+        let mut line = [0; LINE_BYTES];
+        match self.file.read_exact_at(&mut line, at) {
+            Ok(()) => Ok(line),
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Ok([0; LINE_BYTES]),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -149,15 +177,27 @@ fn lock_file(dir: &Dir, name: &str, path: &Path, clock: &dyn Clock) -> Result<Fi
     }
 }
 
-/// One copy of a fence: a line that people can read too.
-fn slot(fence: u64) -> String {
+/// How far fences are reserved: a line that people can read too.
+fn slot_line(fence: u64) -> String {
     let check = hex::encode(Sha256::digest(format!("latchwork fence {fence}")));
     format!("fence {fence:020} check {}\n", &check[..30])
 }
 
-fn parse(text: &[u8; SLOT_BYTES]) -> Option<u64> {
-    let fence = std::str::from_utf8(text.get(6..26)?).ok()?.parse().ok()?;
-    (slot(fence).as_bytes() == text).then_some(fence)
+fn parse_slot(line: &[u8; LINE_BYTES]) -> Option<u64> {
+    let fence = std::str::from_utf8(line.get(6..26)?).ok()?.parse().ok()?;
+    (slot_line(fence).as_bytes() == line).then_some(fence)
+}
+
+/// The last fence that was given, under a reservation and in a boot.
+fn last_line(last: u64, reserved: u64, boot_id: &str) -> String {
+    let checked = format!("latchwork last {last} of {reserved} in {boot_id}");
+    let check = hex::encode(Sha256::digest(checked));
+    format!("last {last:020} of {reserved:020} {}\n", &check[..13])
+}
+
+fn parse_last(line: &[u8; LINE_BYTES], reserved: u64, boot_id: &str) -> Option<u64> {
+    let last = std::str::from_utf8(line.get(5..25)?).ok()?.parse().ok()?;
+    (last_line(last, reserved, boot_id).as_bytes() == line).then_some(last)
 }
 
 #[cfg(test)]
@@ -166,18 +206,76 @@ mod tests {
     use crate::SystemClock;
     use std::fs::OpenOptions;
 
+    const BOOT: &str = "b5d3a2f0-0d0a-4c4f-9a3c-1f0e7a6b5c4d";
+
     fn next(path: &Path) -> Result<u64> {
+        next_in(path, BOOT)
+    }
+
+    fn next_in(path: &Path, boot_id: &str) -> Result<u64> {
         let dir = Dir::open(path.parent().expect("a directory"), |_| Ok(())).expect("opens");
-        let mut shard = Shard::lock(&dir, "00", &SystemClock)?;
+        let mut shard = Shard::lock(&dir, "00", &SystemClock, boot_id)?;
         let fence = shard.next_fence().get();
         shard.save()?;
         Ok(fence)
     }
 
+    fn write(path: &Path, at: u64, text: &[u8]) {
+        let file = OpenOptions::new().write(true).open(path).expect("opens");
+        file.write_all_at(text, at).expect("written");
+    }
+
     #[test]
-    fn a_slot_is_as_long_as_it_must_be() {
-        assert_eq!(slot(0).len(), SLOT_BYTES);
-        assert_eq!(slot(u64::MAX).len(), SLOT_BYTES);
+    fn lines_are_as_long_as_they_must_be() {
+        for fence in [0, u64::MAX] {
+            assert_eq!(slot_line(fence).len(), LINE_BYTES);
+            assert_eq!(last_line(fence, fence, BOOT).len(), LINE_BYTES);
+        }
+    }
+
+    #[test]
+    fn within_a_boot_no_fence_is_left_out() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("00");
+        let first = next(&path).expect("a fence");
+        for fence in first + 1..first + 3 * AHEAD {
+            assert_eq!(next(&path).expect("a fence"), fence);
+        }
+    }
+
+    /// A power cut leaves what was synced, and of the line that was not anything that was ever there.
+    #[test]
+    fn after_a_power_cut_fences_go_on_above_all_that_were_given() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("00");
+        let mut left = vec![vec![0; LINE_BYTES]];
+        let mut last = 0;
+        for _ in 0..AHEAD + 10 {
+            last = next(&path).expect("a fence");
+            let line = std::fs::read(&path).expect("reads")
+                [usize::try_from(LAST).expect("small")..]
+                .to_vec();
+            left.push(line);
+        }
+        for line in left {
+            write(&path, LAST, &line);
+            let after = next_in(&path, "another boot").expect("a fence");
+            assert!(after > last, "{after} after {last}");
+            last = after;
+        }
+        // Back in the first boot, as far as the line can tell: it was not written there last.
+        assert!(next(&path).expect("a fence") > last);
+    }
+
+    /// It reads and writes the two slots only.
+    #[test]
+    fn an_older_program_may_give_fences_in_between() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("00");
+        let ours = next(&path).expect("a fence");
+        let theirs = ours + AHEAD + 1;
+        write(&path, SLOTS[1], slot_line(theirs).as_bytes());
+        assert_eq!(next(&path).expect("a fence"), theirs + 1);
     }
 
     #[test]
@@ -186,17 +284,16 @@ mod tests {
         let path = dir.path().join("00");
         let mut last = 0;
         for round in 0..6 {
-            let fence = next(&path).expect("a fence");
+            // In a boot of its own, so that each one reserves.
+            let fence = next_in(&path, &format!("boot {round}")).expect("a fence");
             assert!(fence > last);
             last = fence;
             if round > 1 {
-                let file = OpenOptions::new().write(true).open(&path).expect("opens");
-                file.write_all_at(b"torn", SLOTS[round % 2] + 10).expect("written");
+                write(&path, SLOTS[round % 2] + 10, b"torn");
             }
         }
-        let file = OpenOptions::new().write(true).open(&path).expect("opens");
         for at in SLOTS {
-            file.write_all_at(b"torn", at + 10).expect("written");
+            write(&path, at + 10, b"torn");
         }
         let error = next(&path).expect_err("no fence is left");
         assert_eq!(error.code(), "lock_backend");

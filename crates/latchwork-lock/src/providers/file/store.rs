@@ -206,7 +206,8 @@ impl Store {
     }
 
     fn lock(&self, at: &KeyLocation) -> Result<Shard> {
-        let shard = Shard::lock(&self.shards, &at.shard_file(), &*self.clock)?;
+        let boot_id = &self.here.clock.boot_id;
+        let shard = Shard::lock(&self.shards, &at.shard_file(), &*self.clock, boot_id)?;
         // Others may have come to another directory of records meanwhile.
         if !self.keys.is_in_place() {
             return Err(error::replaced(&self.keys.path("")));

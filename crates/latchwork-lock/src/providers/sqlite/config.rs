@@ -49,7 +49,7 @@ impl Source {
                 version: version(&connection)?,
                 connection: Some(connection),
                 waiters,
-                due: Default::default(),
+                waited: Default::default(),
                 kept: Default::default(),
                 later: Default::default(),
                 failed: Moment::default(),

@@ -33,8 +33,8 @@ impl Writer {
         }
         self.leave_unkept();
         let waiters = self.waiters.clone();
-        self.due.retain(|key, _| waiters.has_waiters(key));
-        if self.due.is_empty() {
+        self.waited.retain(|key, _| waiters.has_waiters(key));
+        if self.waited.is_empty() {
             return;
         }
         let beats = self.ticked >= self.beat.after(BEAT);
@@ -49,7 +49,7 @@ impl Writer {
             return;
         }
         let now = self.here.clock.now();
-        let due = self.due.iter().filter(|(_, due)| **due <= now).map(|(key, _)| key.clone());
+        let due = self.waited.iter().filter(|(_, it)| it.due <= now).map(|(key, _)| key.clone());
         let due = due.collect();
         self.tidy(due);
     }
@@ -88,7 +88,7 @@ impl Writer {
         let here = self.here.clone();
         let now = here.now();
         let stored_rows = stored_rows(self.connection()?, WAITED, (here.client,), now)?;
-        let mut unseen: HashSet<Key> = self.due.keys().cloned().collect();
+        let mut unseen: HashSet<Key> = self.waited.keys().cloned().collect();
         for (name, mut record) in Record::many(stored_rows) {
             let Some(key) = Key::try_from(name).ok().and_then(|key| unseen.take(&key)) else {
                 continue;

@@ -9,7 +9,7 @@
 //! leases, and stores once a second that its waiters are alive: see [`notify`](super::notify).
 //!
 //! SQLite waits for another writer by sleeping longer and longer, so that a busy process starves the
-//! others. LocalProcess it sleeps for a short time only, and is called again.
+//! others. Here it sleeps for a short time only, and is called again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ use crate::{Grant, Key, Moment};
 /// How often changes of other processes are looked for while there are waiters: often, because a look
 /// is one `PRAGMA data_version`, and a hand-over between processes takes half of this on average.
 pub(super) const TICK: Duration = Duration::from_millis(5);
+/// The same where a waiter of this process is the next in a queue. One process of a queue is.
+const NEXT_TICK: Duration = Duration::from_millis(1);
 /// The most changes that share a transaction.
 const BATCH: usize = 64;
 /// The pause before a failed release is tried again.
@@ -67,8 +69,8 @@ pub(super) struct Writer {
     /// None after a failure, until it is needed again.
     pub(super) connection: Option<Connection>,
     pub(super) waiters: Arc<WaiterRegistry>,
-    /// The keys that have waiters in this process, and when something of them expires.
-    pub(super) due: HashMap<Key, Moment>,
+    /// The keys that have waiters in this process.
+    pub(super) waited: HashMap<Key, Waited>,
     /// Places that outlive their calls, and until when; while a call waits, they are its own.
     pub(super) kept: HashMap<Id, (Key, Moment)>,
     /// Releases to be tried again, and since when.
@@ -82,6 +84,14 @@ pub(super) struct Writer {
     /// How many changes were made since the last sweep, and when that was.
     pub(super) made: usize,
     pub(super) swept: Moment,
+}
+
+/// A key that has waiters in this process.
+pub(super) struct Waited {
+    /// When something of it expires.
+    pub(super) due: Moment,
+    /// Whether one of ours is the next in the queue.
+    is_next: bool,
 }
 
 /// What a transaction has done.
@@ -133,11 +143,15 @@ impl Writer {
 
     /// The next order, or that it is time for a tick.
     fn next(&self) -> Result<Order, RecvTimeoutError> {
-        match (self.due.is_empty(), self.later.is_empty() && self.kept.is_empty()) {
-            (false, _) => self.orders.recv_timeout(TICK),
+        match (self.waited.is_empty(), self.later.is_empty() && self.kept.is_empty()) {
+            (false, _) => self.orders.recv_timeout(self.interval()),
             (true, false) => self.orders.recv_timeout(PAUSE),
             (true, true) => self.orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
         }
+    }
+
+    fn interval(&self) -> Duration {
+        if self.waited.values().any(|it| it.is_next) { NEXT_TICK } else { TICK }
     }
 
     fn take(&mut self, orders: &mut Vec<Order>) {
@@ -191,14 +205,15 @@ impl Writer {
             let is_granted = |id: &Id| done.granted.iter().any(|(granted, _)| granted == id);
             let queued = |id: &Id| view.queue.contains(id) || is_granted(id);
             if let Some(id) = job.waiter().filter(queued) {
-                if self.due.is_empty() {
+                if self.waited.is_empty() {
                     self.beat = now;
                 }
                 self.waiters.mark_queued(id);
                 if let Some(span) = job.keep_for() {
                     self.kept.insert(id, (job.key().clone(), now.after(span)));
                 }
-                self.due.entry(job.key().clone()).or_insert(Moment::NEVER);
+                let waited = Waited { due: Moment::NEVER, is_next: false };
+                self.waited.entry(job.key().clone()).or_insert(waited);
             }
         }
         for (id, grant) in done.granted {
@@ -213,8 +228,9 @@ impl Writer {
 
     /// Wakes the waiters of this process that are no longer queued for the key.
     pub(super) fn see(&mut self, key: &Key, view: &View) {
-        if let Some(due) = self.due.get_mut(key) {
-            *due = view.due;
+        if let Some(waited) = self.waited.get_mut(key) {
+            waited.due = view.due;
+            waited.is_next = view.queue.first().is_some_and(|id| self.waiters.is_registered(*id));
             self.waiters.wake_unqueued(key, &view.queue);
         }
     }

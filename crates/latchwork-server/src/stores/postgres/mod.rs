@@ -1,7 +1,6 @@
 //! Tokens in a PostgreSQL database.
 
 mod schema;
-mod statements;
 mod store;
 
 pub(crate) use store::PostgresTokens;

@@ -4,8 +4,9 @@ use latchwork_sql::Result;
 use latchwork_sql::postgres::{self, Settings, explain, in_time, is_broken};
 use sqlx::postgres::PgPool;
 
-use super::{schema, statements};
+use super::schema;
 use crate::stores::record::{Columns, Row};
+use crate::stores::statements;
 
 /// Tokens in a PostgreSQL database.
 #[derive(Clone)]

@@ -3,8 +3,9 @@
 use latchwork_sql::Result;
 use latchwork_sql::sqlite::{Options, Sqlite, explain, migrate};
 
-use super::{schema, statements};
+use super::schema;
 use crate::stores::record::{Columns, Row};
+use crate::stores::statements;
 
 /// Tokens in an SQLite file.
 #[derive(Clone)]
