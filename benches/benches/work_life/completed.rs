@@ -34,10 +34,10 @@ impl Database {
         let statement = sqlx::raw_sql(AssertSqlSafe(sql));
         match self {
             Database::Sqlite(connection) => {
-                drop(statement.execute(connection).await.expect("done"))
+                statement.execute(connection).await.expect("done");
             }
             Database::Postgres(connection) => {
-                drop(statement.execute(connection).await.expect("done"));
+                statement.execute(connection).await.expect("done");
             }
         }
     }

@@ -199,7 +199,7 @@ fn f06_a_wrong_field_is_named_and_no_value_is() {
 }
 
 /// Any place of a document, by its number among all.
-fn place(value: &mut Value, number: &mut usize) -> Option<&mut Value> {
+fn place<'v>(value: &'v mut Value, number: &mut usize) -> Option<&'v mut Value> {
     if *number == 0 {
         return Some(value);
     }
