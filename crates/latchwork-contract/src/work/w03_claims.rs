@@ -50,7 +50,7 @@ async fn w03_bug_the_loser_of_one_order_gets_its_next_item(f: Fixture) {
     let (one, two) = (f.manager().await, f.manager().await);
     let order = propose(&one, PLAIN, 12).await.id;
     let ask = |n: usize| {
-        let client = agent(if n % 2 == 0 { &one } else { &two }, &format!("agent-{n}"));
+        let client = agent(if n.is_multiple_of(2) { &one } else { &two }, &format!("agent-{n}"));
         async move { client.checkout(Checkout::of_order(order)).await.expect("no conflict").leases }
     };
     let got = futures::future::join_all((0..12).map(ask)).await;
