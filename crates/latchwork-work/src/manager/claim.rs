@@ -26,6 +26,8 @@ pub(super) struct Round {
     pub(super) full_types: Vec<String>,
     /// Orders that should follow their items.
     pub(super) follow: BTreeSet<OrderId>,
+    /// Whether what is open was leased as far as limits allow, or others have it in hand.
+    pub(super) has_taken_open: bool,
     /// Whether it found nothing that it could have leased.
     nothing_open: bool,
     /// Whether more of what is open might be leased by another round.
@@ -225,8 +227,8 @@ impl WorkClient {
         Ok(admitted)
     }
 
-    /// Whether a round could lease something: takes no lock, so that who waits for a limit or for new
-    /// items hinders nobody. Says which limits are reached.
+    /// Whether a round could lease something that the claim at once could not: takes no lock, so that who
+    /// waits for a limit or for new items hinders nobody. Says which limits are reached.
     async fn may_find_more(&self, checkout: &Checkout, all: &mut Round) -> Result<bool> {
         if checkout.order.is_some() {
             return Ok(true);
@@ -258,7 +260,7 @@ impl WorkClient {
                     all.held_back.insert(of_type, row);
                     all.full_types.push(name);
                 }
-                None => may = true,
+                None => may |= !all.has_taken_open,
             }
         }
         Ok(may)

@@ -175,7 +175,7 @@ impl WorkClient {
             Err(error) => {
                 if let ErrorKind::PartInvalid { violations, .. } = error.kind() {
                     // A refusal is no answer that a key could replay: it may be sent again.
-                    transact!(self.manager, session => {
+                    transact!(begin_short, self.manager, session => {
                         let errors = violations.clone();
                         self.store_part(session, &part, PartStatus::Rejected, errors).await
                     })?;
@@ -183,7 +183,7 @@ impl WorkClient {
                 return Err(error);
             }
         };
-        let answer: Answer<SubmittedPart> = transact!(self.manager, session => {
+        let answer: Answer<SubmittedPart> = transact!(begin_short, self.manager, session => {
             once!(session, &key, { self.store_part(session, &part, status, Vec::new()).await? })
         })
         .inspect_err(count_refusal)?;

@@ -44,14 +44,15 @@ impl WorkClient {
             provenance: provenance.clone(),
         };
         let slots = (0..checkout.limit.unwrap_or(1) as usize).map(slot).collect();
-        let leased = store.claim(ClaimRequest { wanted, slots }).await?;
+        let claimed = store.claim(ClaimRequest { wanted, slots }).await?;
+        let leased = claimed.leases;
         let with_past = leased.iter().filter(|one| one.item.results > 0);
         let with_past: Vec<_> = with_past.map(|one| one.item.id).collect();
         let past = match with_past.is_empty() {
             true => Past::default(),
             false => read!(self.manager, session => { Past::read(session, &with_past).await })?,
         };
-        let mut round = Round::default();
+        let mut round = Round { has_taken_open: !claimed.is_unsure, ..Round::default() };
         for one in leased {
             if one.order_state == OrderState::Queued {
                 round.follow.insert(one.item.order_id);

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::error::NAME;
-use super::scripts::{PlainLease, PlainSubmission, PlainSubmitted, Scripts, Slot, Wanted};
+use super::scripts::{Claimed, PlainSubmission, PlainSubmitted, Scripts, Slot, Wanted};
 use crate::{Error, ErrorKind, EventId, ItemMove, OrderId, Result};
 
 /// So many requests share a statement at most.
@@ -62,7 +62,7 @@ impl Batches {
     }
 
     /// Leases what can be leased at once. Dropped before it is sent, it leases nothing.
-    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Vec<PlainLease>> {
+    pub(super) async fn claim(&self, request: ClaimRequest) -> Result<Claimed> {
         self.claims.send(request).await.unwrap_or_else(|| Err(unanswered()))
     }
 
@@ -110,7 +110,7 @@ struct Claims(Scripts);
 
 impl BatchHandler for Claims {
     type Item = ClaimRequest;
-    type Answer = Result<Vec<PlainLease>>;
+    type Answer = Result<Claimed>;
     type Resource = ();
 
     async fn prepare(&self) {}
@@ -121,7 +121,9 @@ impl BatchHandler for Claims {
 
     async fn send(&self, (): (), batch: &mut Batch<Self>) {
         batch.mark_sent();
-        let mut answers: Vec<Self::Answer> = batch.items().map(|_| Ok(Vec::new())).collect();
+        // The general way looks for itself, unless something else is known.
+        let unsure = || Claimed { leases: Vec::new(), is_unsure: true };
+        let mut answers: Vec<Self::Answer> = batch.items().map(|_| Ok(unsure())).collect();
         for group in groups(batch.items()) {
             let requests: Vec<_> =
                 batch.items().enumerate().filter(|(n, _)| group.contains(n)).collect();
@@ -130,8 +132,11 @@ impl BatchHandler for Claims {
             slots.iter_mut().enumerate().for_each(|(n, slot)| slot.n = n);
             let Some((_, first)) = requests.first() else { continue };
             match self.0.claim(&first.wanted, &slots).await {
-                Ok(leased) => {
-                    for lease in leased {
+                Ok(Claimed { leases, is_unsure }) => {
+                    for n in &group {
+                        answers[*n] = Ok(Claimed { is_unsure, ..Claimed::default() });
+                    }
+                    for lease in leases {
                         let is_of = |request: &ClaimRequest| {
                             request.slots.iter().any(|slot| slot.lease == lease.id)
                         };
@@ -139,11 +144,10 @@ impl BatchHandler for Claims {
                         if let Some((n, _)) = of
                             && let Ok(answer) = &mut answers[*n]
                         {
-                            answer.push(lease);
+                            answer.leases.push(lease);
                         }
                     }
                 }
-                // The general way looks for itself.
                 Err(error) if is_undone(&error) => {}
                 Err(error) => {
                     for (n, again) in group.iter().zip(copies(error, group.len())) {

@@ -7,6 +7,10 @@
 //! the statement that writes them, as everywhere; the caller hands in the moves, which only the tables
 //! make.
 //!
+//! What a full limit of the type or of agents would refuse is not locked in the first place (`room`, by what
+//! is committed), so that who waits for such a limit hinders nobody; the limit is counted under its lock
+//! all the same.
+//!
 //! A statement sees the rows as they were when it began, and may wait for a limit after that. So what a
 //! freed lane lets in is opened by a function, which looks anew (`latchwork_work_open_lanes`).
 
@@ -49,6 +53,15 @@ pub(crate) struct Slot {
     pub(crate) lease: LeaseId,
     pub(crate) event: EventId,
     pub(crate) provenance: Option<String>,
+}
+
+/// What a claim came to.
+#[derive(Debug, Default)]
+pub(crate) struct Claimed {
+    pub(crate) leases: Vec<PlainLease>,
+    /// Whether the general way may find more: a limit is unknown, or a lane that is full has items that
+    /// are not put aside. If not, what is open has been leased, or others are about to.
+    pub(crate) is_unsure: bool,
 }
 
 /// An item that was leased.
@@ -101,13 +114,18 @@ const CLAIM: &str = concat!(
     now!(),
     ", slot AS MATERIALIZED (SELECT * FROM json_to_recordset($6::json) AS x (n bigint, agent text, \
      lease uuid, event uuid, provenance text)), \
+     room AS MATERIALIZED (SELECT least((SELECT count(*) FROM (SELECT agent, row_number() OVER \
+     (PARTITION BY agent ORDER BY n) AS of_agent FROM slot) s LEFT JOIN latchwork_work_limit m \
+     ON m.key = 'agent:' || s.agent AND m.max = $11 WHERE m.key IS NULL OR s.of_agent <= m.max - m.held), \
+     coalesce((SELECT greatest(m.max - m.held, 0) FROM latchwork_work_limit m \
+     WHERE m.key = 'type:' || $1 AND m.max = $10), $7)) AS n), \
      picked AS MATERIALIZED (SELECT r.item_id, r.lane, o.state AS order_state \
      FROM latchwork_work_ready r JOIN latchwork_work_order o ON o.id = r.order_id \
      WHERE r.type = $1 AND r.hold = 0 AND r.priority >= $2 \
      AND o.state IN ('queued', 'checked_out', 'in_progress') \
      AND ($3::text IS NULL OR NOT EXISTS (SELECT 1 FROM jsonb_each($3::jsonb) w \
      WHERE o.meta -> w.key IS DISTINCT FROM w.value)) \
-     ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT $7 FOR UPDATE OF r SKIP LOCKED), \
+     ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT (SELECT n FROM room) FOR UPDATE OF r SKIP LOCKED), \
      numbered AS MATERIALIZED (SELECT item_id, lane, order_state, row_number() OVER () AS n \
      FROM picked), \
      counting AS (SELECT lane AS key FROM picked WHERE lane IS NOT NULL \
@@ -147,11 +165,19 @@ const CLAIM: &str = concat!(
      json_build_object('lease_id', i.lease, 'fence', i.fence, 'lease_expires_at', \
      to_char(to_timestamp((t.now + $4) / 1000000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS') \
      || '.' || lpad(((t.now + $4) % 1000000)::text, 6, '0') || 'Z', 'attempt', i.attempts)::text, \
-     i.provenance, t.now FROM leased i, t ORDER BY i.n) \
-     SELECT i.id::text, i.order_id::text, i.seq, i.type, i.state, i.version, i.priority, i.attempts, \
-     i.max_attempts, i.available_at, i.concurrency, i.fence, i.leased_at, i.accepted_at, i.error, \
-     i.results, i.created_at, i.lease::text, t.now, i.order_state, b.input \
-     FROM leased i JOIN latchwork_work_input b ON b.item_id = i.id, t ORDER BY i.n"
+     i.provenance, t.now FROM leased i, t ORDER BY i.n), \
+     unsure AS (SELECT EXISTS (SELECT 1 FROM (SELECT lane, row_number() OVER (PARTITION BY lane \
+     ORDER BY n) AS in_lane FROM numbered) p LEFT JOIN lim ON lim.key = p.lane \
+     WHERE p.lane IS NOT NULL AND (lim.key IS NULL OR p.in_lane > lim.room)) \
+     OR EXISTS (SELECT 1 FROM picked) AND ($10::bigint IS NOT NULL AND NOT EXISTS (SELECT 1 FROM lim \
+     WHERE key = 'type:' || $1 AND max = $10) OR $11::bigint IS NOT NULL AND EXISTS (SELECT 1 FROM slot s \
+     WHERE NOT EXISTS (SELECT 1 FROM lim WHERE key = 'agent:' || s.agent AND max = $11))) AS it) \
+     SELECT u.it::int::bigint, (i.id IS NOT NULL)::int::bigint, i.id::text, i.order_id::text, i.seq, \
+     i.type, i.state, i.version, i.priority, i.attempts, i.max_attempts, i.available_at, i.concurrency, \
+     i.fence, i.leased_at, i.accepted_at, i.error, i.results, i.created_at, i.lease::text, t.now, \
+     i.order_state, b.input \
+     FROM unsure u CROSS JOIN t LEFT JOIN (leased i JOIN latchwork_work_input b ON b.item_id = i.id) \
+     ON true ORDER BY i.n"
 );
 
 /// Submissions as JSON rows (1), the states on the way (2, 3, 4).
@@ -221,7 +247,7 @@ impl Scripts {
     }
 
     /// Leases the first items, as many as there are slots and as limits leave.
-    pub(super) async fn claim(&self, wanted: &Wanted, slots: &[Slot]) -> Result<Vec<PlainLease>> {
+    pub(super) async fn claim(&self, wanted: &Wanted, slots: &[Slot]) -> Result<Claimed> {
         let max = |max: Option<u32>| max.map(i64::from);
         let values = params![
             wanted.order_type.as_str(),
@@ -236,7 +262,7 @@ impl Scripts {
             max(wanted.max_of_type),
             max(wanted.max_of_agent),
         ];
-        let read = |mut row: Cells| {
+        let read = |mut row: Cells| -> Result<PlainLease> {
             Ok(PlainLease {
                 item: rows::item(&mut row)?,
                 id: row.parse()?,
@@ -245,7 +271,14 @@ impl Scripts {
                 input: row.json()?,
             })
         };
-        self.once(CLAIM, values).await?.into_iter().map(read).collect()
+        let mut claimed = Claimed::default();
+        for mut row in self.once(CLAIM, values).await? {
+            claimed.is_unsure = row.int()? != 0;
+            if row.int()? != 0 {
+                claimed.leases.push(read(row)?);
+            }
+        }
+        Ok(claimed)
     }
 
     /// Submits results of leases that are not over; those that are missing in the answer were not

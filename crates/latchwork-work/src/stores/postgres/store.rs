@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgPool};
 
 use super::batches::{Batches, ClaimRequest, SubmitAnswer, SubmitRequest};
-use super::scripts::{PlainLease, Scripts};
+use super::scripts::{Claimed, Scripts};
 use super::session::{Connection, PostgresSession};
 use super::statements::STATEMENTS;
 use super::{config, error, schema};
@@ -63,7 +63,7 @@ impl PostgresStore {
     }
 
     /// Leases by one statement, which claims that come together share.
-    pub(crate) async fn claim(&self, request: ClaimRequest) -> Result<Vec<PlainLease>> {
+    pub(crate) async fn claim(&self, request: ClaimRequest) -> Result<Claimed> {
         self.batches.claim(request).await
     }
 
