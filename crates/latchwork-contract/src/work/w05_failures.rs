@@ -68,6 +68,12 @@ async fn with_policy(f: &Fixture, policy: FailurePolicy) -> WorkManager {
     f.with_types([plain(PLAIN).settings(settings)]).await
 }
 
+/// The same where no lease runs out, however slow the machine is.
+async fn with_long_leases(f: &Fixture, failure: FailurePolicy) -> WorkManager {
+    let settings = TypeSettings { failure, lease_ttl: Duration::from_secs(600), ..quick() };
+    f.with_types([plain(PLAIN).settings(settings)]).await
+}
+
 /// An order of three items, of which so many fail and the others succeed, in this order.
 async fn run(work: &WorkManager, failing: usize) -> OrderState {
     let order = propose(work, PLAIN, 3).await.id;
@@ -85,26 +91,26 @@ async fn run(work: &WorkManager, failing: usize) -> OrderState {
 }
 
 async fn w05_bug_an_order_with_a_failed_item_is_not_stuck(f: Fixture) {
-    let work = with_policy(&f, FailurePolicy::FailFast).await;
+    let work = with_long_leases(&f, FailurePolicy::FailFast).await;
     assert_eq!(run(&work, 1).await, OrderState::Failed);
     nothing(&agent(&work, "agent-1")).await;
 }
 
 async fn w05_best_effort_goes_on_with_what_succeeds(f: Fixture) {
-    let work = with_policy(&f, FailurePolicy::BestEffort).await;
+    let work = with_long_leases(&f, FailurePolicy::BestEffort).await;
     assert_eq!(run(&work, 0).await, OrderState::Submitted);
     assert_eq!(run(&work, 2).await, OrderState::Submitted);
 }
 
 async fn w05_a_quorum_decides(f: Fixture) {
-    let work = with_policy(&f, FailurePolicy::Quorum(2)).await;
+    let work = with_long_leases(&f, FailurePolicy::Quorum(2)).await;
     assert_eq!(run(&work, 1).await, OrderState::Submitted);
     assert_eq!(run(&work, 2).await, OrderState::Failed);
 }
 
 async fn w05_all_failed_fails_under_every_policy(f: Fixture) {
     for policy in [FailurePolicy::FailFast, FailurePolicy::BestEffort, FailurePolicy::Quorum(2)] {
-        let work = with_policy(&f, policy).await;
+        let work = with_long_leases(&f, policy).await;
         assert_eq!(run(&work, 3).await, OrderState::Failed, "{policy:?}");
     }
 }
