@@ -25,7 +25,7 @@
 //!
 //! The [promises](provider#the-promises) are numbered L1 to L22 (exclusion, expiry, only the holder,
 //! fences, fairness, …); the crate `latchwork-contract` tests them on any
-//! [`LockProvider`](provider::LockProvider).
+//! [`LockProvider`].
 
 pub mod blocking;
 
