@@ -42,6 +42,10 @@ pub(crate) use session::{Connection, Session};
 pub(crate) use statements::Statements;
 pub(crate) use waits::{Wait, Waiting};
 
+/// So many rows go in one message: a server has a few seconds to answer each, however many items an
+/// order has.
+pub(crate) const MAX_ROWS: usize = 1_000;
+
 /// A database with orders.
 #[derive(Clone)]
 pub(crate) enum Store {

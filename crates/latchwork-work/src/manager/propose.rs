@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::client::{Answer, check_meta, check_text, once};
 use super::{WorkClient, WorkManager, transact};
-use crate::store::{Connection, NewItem, Note, OrderEdit, Session};
+use crate::store::{Connection, MAX_ROWS, NewItem, Note, OrderEdit, Session};
 use crate::{
     Error, EventType, Item, ItemId, ItemState, Order, OrderId, OrderState, PlannedItem, Proposal,
     Proposed, RegisteredType, Result,
@@ -248,10 +248,9 @@ impl WorkClient {
             .map(|(seq, planned)| NewItem { item: item((seq, planned)), input: &planned.input })
             .collect();
         session.set_lanes(new.iter().map(|new| &new.item)).await?;
-        for chunk in new.chunks(CHUNK) {
+        for chunk in new.chunks(MAX_ROWS) {
             session.insert_items(chunk).await?;
         }
-        session.insert_ready_of_order(order.id).await?;
         let proposed = json!({"type": order.order_type, "priority": order.priority,
             "type_version": order.type_version, "unique_key": order.unique_key});
         let count = json!({"item_count": items.len()});
@@ -262,6 +261,3 @@ impl WorkClient {
         Ok(Proposed { order, existing: false })
     }
 }
-
-/// So many items go in one message.
-const CHUNK: usize = 1_000;

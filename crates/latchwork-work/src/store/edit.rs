@@ -15,7 +15,7 @@ use super::events::NewEvent;
 use super::leases::NewLease;
 use super::param::json;
 use super::rows::at;
-use super::{Session, params};
+use super::{MAX_ROWS, Session, params};
 use crate::{
     Actor, ErrorKind, EventType, Item, ItemId, ItemState, Order, OrderId, OrderState, Provenance,
     Result, TransitionTables,
@@ -291,9 +291,19 @@ impl Session<'_> {
     /// Writes what has become of items, and what follows from it: leases made and ended, limits freed,
     /// and what can be leased.
     pub(crate) async fn write_items(&mut self, edits: Vec<ItemEdit>) -> Result<Vec<Item>> {
-        if edits.is_empty() {
-            return Ok(Vec::new());
+        let mut written = Vec::with_capacity(edits.len());
+        let mut edits = edits.into_iter();
+        loop {
+            let some: Vec<_> = edits.by_ref().take(MAX_ROWS).collect();
+            if some.is_empty() {
+                return Ok(written);
+            }
+            written.append(&mut self.write_some_items(some).await?);
         }
+    }
+
+    /// As many as one message may have, and at least one.
+    async fn write_some_items(&mut self, edits: Vec<ItemEdit>) -> Result<Vec<Item>> {
         let change = |edit: &ItemEdit| {
             let item = &edit.item;
             json(&ItemChange {

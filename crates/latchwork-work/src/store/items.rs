@@ -62,6 +62,7 @@ struct StoredResult<'a> {
 }
 
 impl Session<'_> {
+    /// Stores items of a new order, and makes them leasable.
     pub(crate) async fn insert_items(&mut self, items: &[NewItem<'_>]) -> Result<()> {
         let row = |new: &NewItem<'_>| {
             let item = &new.item;
@@ -87,7 +88,8 @@ impl Session<'_> {
         let rows = items.iter().map(row).collect::<Result<Vec<_>>>()?;
         let bodies = items.iter().map(body).collect::<Result<Vec<_>>>()?;
         let rows = format!("[{}]", rows.join(","));
-        self.execute(self.sql().insert_items, params![rows]).await?;
+        self.execute(self.sql().insert_items, params![rows.clone()]).await?;
+        self.insert_new_ready(rows, items.iter().map(|new| &new.item)).await?;
         self.execute(self.sql().insert_inputs, params![json(&bodies)?]).await?;
         Ok(())
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 use super::limits::LimitKey;
 use super::param::json;
 use super::{Session, Store, params};
-use crate::{ItemId, OrderId, OrderState, Result};
+use crate::{Item, ItemId, OrderId, OrderState, Result};
 
 /// Which items a claim may take.
 #[derive(Clone, Debug)]
@@ -46,6 +46,19 @@ pub(crate) struct Head {
 const PROMOTED: i64 = 256;
 
 impl Session<'_> {
+    /// Makes new items leasable. Their rows are known and not read again: inside of the transaction that
+    /// adds a hundred thousand items the database has no statistics that would make the reading quick.
+    pub(super) async fn insert_new_ready<'i>(
+        &mut self,
+        rows: String,
+        items: impl Iterator<Item = &'i Item>,
+    ) -> Result<()> {
+        self.execute(self.sql().insert_new_ready, params![rows]).await?;
+        let lanes = items.filter_map(|item| item.concurrency.as_ref());
+        self.deferred.rebalance.extend(lanes.map(|lane| LimitKey::lane(&lane.key)));
+        Ok(())
+    }
+
     /// Makes queued items leasable if their order is live.
     pub(super) async fn insert_ready(&mut self, items: &[ItemId]) -> Result<()> {
         let sql = self.sql().insert_ready;
@@ -55,7 +68,7 @@ impl Session<'_> {
     }
 
     /// Makes all queued items of an order leasable.
-    pub(crate) async fn insert_ready_of_order(&mut self, order: OrderId) -> Result<()> {
+    pub(super) async fn insert_ready_of_order(&mut self, order: OrderId) -> Result<()> {
         let sql = self.sql().insert_ready_of_order;
         let now = self.now();
         let lanes = self.fetch(sql, params![order, now]).await?;

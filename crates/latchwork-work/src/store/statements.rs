@@ -65,6 +65,8 @@ pub(crate) struct Statements {
     pub(crate) put_part_body: &'static str,
 
     // what can be leased
+    /// JSON rows (1) as for `insert_items`, of queued items without a retry to wait for.
+    pub(crate) insert_new_ready: &'static str,
     /// Queued items (1: ids) of live orders, at a time (2).
     pub(crate) insert_ready: &'static str,
     /// All queued items of an order (1), at a time (2).

@@ -83,7 +83,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     // A long run by hand has its time.
     let long = ["LATCHWORK_LIFE_ORDERS", "LATCHWORK_APPLY_ORDERS"];
-    let limit = if long.iter().any(|name| std::env::var_os(name).is_some()) { 3_600 } else { 150 };
+    let limit = if long.iter().any(|name| std::env::var_os(name).is_some()) { 3_600 } else { 270 };
     runtime.block_on(async { tokio::time::timeout(secs(limit), future).await.expect("it ends") })
 }
 

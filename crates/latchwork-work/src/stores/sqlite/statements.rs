@@ -226,6 +226,11 @@ pub(super) const STATEMENTS: Statements = Statements {
         notes) VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT (item_id, part_key, seq) DO UPDATE \
         SET payload = excluded.payload, evidence = excluded.evidence, notes = excluded.notes",
 
+    insert_new_ready: "INSERT INTO latchwork_work_ready (item_id, order_id, type, priority, \
+        queued_at, seq, available_at, lane, hold) SELECT value ->> 'id', value ->> 'order_id', \
+        value ->> 'type', value ->> 'priority', value ->> 'created_at', value ->> 'seq', \
+        value ->> 'available_at', value ->> 'lane', CASE WHEN value ->> 'lane' IS NULL THEN 0 \
+        ELSE 1 END FROM json_each($1) AS x",
     insert_ready: ready_of!(concat!("i.id IN ", ids!(1))),
     insert_ready_of_order: ready_of!("i.order_id = $1"),
     remove_ready: concat!("DELETE FROM latchwork_work_ready WHERE item_id IN ", ids!(1)),
