@@ -1,5 +1,6 @@
 //! Where the locks are: `--at`, `--at-file`, `LATCHWORK_AT`, or one directory per user.
 
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use latchwork::lock::{ConnectOptions, FileLockProvider};
 use crate::exit::{Exit, Failure};
 
 /// What names the place where no option does.
-const ENVIRONMENT: &str = "LATCHWORK_AT";
-const FILE_ENVIRONMENT: &str = "LATCHWORK_AT_FILE";
+pub(crate) const ENVIRONMENT: &str = "LATCHWORK_AT";
+pub(crate) const FILE_ENVIRONMENT: &str = "LATCHWORK_AT_FILE";
 
 /// Where the locks are, as every command asks for it.
 #[derive(Args, Clone, Debug)]
@@ -86,31 +87,9 @@ impl LockLocation {
         })
     }
 
-    /// What names the place, if anything does: an option before a variable, a variable before the
-    /// default.
+    /// What names the place, if anything does.
     fn address(&self) -> Result<Option<String>, Failure> {
-        let refuse = |what: String| Err(Failure::new(Exit::Usage, "invalid_argument", what));
-        let Some(file) = &self.at_file else { return Ok(self.at.clone()) };
-        let by_variable = |name, value: &std::ffi::OsStr| {
-            std::env::var_os(name).is_some_and(|found| found == *value)
-        };
-        match &self.at {
-            Some(at) if !by_variable(ENVIRONMENT, at.as_ref()) => {
-                return match by_variable(FILE_ENVIRONMENT, file.as_os_str()) {
-                    true => Ok(Some(at.clone())),
-                    false => refuse("name the place by --at or by --at-file, not by both".into()),
-                };
-            }
-            _ => {}
-        }
-        let name = file.display();
-        match std::fs::read_to_string(file) {
-            Ok(text) => match text.lines().next().map(str::trim).filter(|line| !line.is_empty()) {
-                Some(line) => Ok(Some(line.to_owned())),
-                None => refuse(format!("--at-file {name}: its first line is empty")),
-            },
-            Err(error) => refuse(format!("--at-file {name} cannot be read: {error}")),
-        }
+        address(self.at.as_deref(), self.at_file.as_deref())
     }
 
     /// How to name this place in a command that a message proposes, never with its password.
@@ -147,6 +126,31 @@ impl LockLocation {
             _ => &[],
         });
         names
+    }
+}
+
+/// An address from `--at` and `--at-file`: an option counts before a variable, and a file before
+/// `LATCHWORK_AT`.
+pub(crate) fn address(at: Option<&str>, file: Option<&Path>) -> Result<Option<String>, Failure> {
+    let refuse = |what: String| Err(Failure::new(Exit::Usage, "invalid_argument", what));
+    let Some(file) = file else { return Ok(at.map(str::to_owned)) };
+    let by_variable =
+        |name, value: &OsStr| std::env::var_os(name).is_some_and(|found| found == *value);
+    if let Some(at) = at
+        && !by_variable(ENVIRONMENT, at.as_ref())
+    {
+        return match by_variable(FILE_ENVIRONMENT, file.as_os_str()) {
+            true => Ok(Some(at.to_owned())),
+            false => refuse("name the place by --at or by --at-file, not by both".into()),
+        };
+    }
+    let name = file.display();
+    match std::fs::read_to_string(file) {
+        Ok(text) => match text.lines().next().map(str::trim).filter(|line| !line.is_empty()) {
+            Some(line) => Ok(Some(line.to_owned())),
+            None => refuse(format!("--at-file {name}: its first line is empty")),
+        },
+        Err(error) => refuse(format!("--at-file {name} cannot be read: {error}")),
     }
 }
 

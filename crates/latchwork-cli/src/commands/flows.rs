@@ -5,7 +5,7 @@ mod ls;
 mod one;
 mod show;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -13,6 +13,7 @@ use latchwork::flow::Contexts;
 
 use super::block_on;
 use crate::exit::{Exit, Failure};
+use crate::lock_location::{ENVIRONMENT, FILE_ENVIRONMENT, address};
 use crate::output::Output;
 
 /// See what stored transitions wait for, and help those that are stuck.
@@ -53,19 +54,24 @@ impl FlowsCommand {
 #[derive(Args, Clone, Debug)]
 struct Store {
     /// Where the transitions are stored: sqlite:///var/lib/app.db or postgres://host/database.
-    #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
-    at: String,
+    #[arg(long, env = ENVIRONMENT, value_name = "URL", hide_env_values = true)]
+    at: Option<String>,
+
+    /// A file whose first line is the address, which then need not stand on the command line.
+    #[arg(long, env = FILE_ENVIRONMENT, value_name = "FILE")]
+    at_file: Option<PathBuf>,
 }
 
 impl Store {
     /// Opens the contexts to look after them. A mistyped file is not made, but told.
     async fn open(&self) -> Result<Contexts, Failure> {
-        let at = match self.at.strip_prefix("sqlite:") {
-            None if self.at.starts_with("postgres") => self.at.clone(),
+        let at = address(self.at.as_deref(), self.at_file.as_deref())?.unwrap_or_default();
+        let at = match at.strip_prefix("sqlite:") {
+            None if at.starts_with("postgres") => at,
             None => {
                 // The address may hold a password, so it is not repeated.
-                let message = "invalid --at: transitions are stored at sqlite:///file.db or \
-                               postgres://host/database";
+                let message = "which transitions? They are stored at --at sqlite:///file.db or \
+                               --at postgres://host/database";
                 return Err(Failure::new(Exit::Usage, "invalid_argument", message));
             }
             Some(rest) => {

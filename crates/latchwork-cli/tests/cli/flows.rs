@@ -163,6 +163,31 @@ fn what_is_wrong_with_an_address_or_an_id_is_said() {
     }
 }
 
+/// The address may have a password, which a list of the processes would show.
+#[test]
+fn an_address_may_stand_in_a_file() {
+    let stored = sqlite();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("address");
+    std::fs::write(&file, format!("{}\n", stored.at)).expect("written");
+    let run = |args: &[&str]| {
+        let mut command = latchwork();
+        command.args(args).arg("--at-file").arg(&file).env_remove("LATCHWORK_AT");
+        command.output().expect("it runs")
+    };
+    assert!(said(&run(&["flows", "ls"])).contains("ORD-1"));
+    assert!(said(&run(&["locks", "schema"])).contains("CREATE TABLE"));
+    std::fs::remove_file(&file).expect("removed");
+    for args in [["flows", "ls"], ["locks", "schema"]] {
+        let out = run(&args);
+        assert_code(&out, 64);
+        assert!(text(&out).contains("cannot be read"), "{}", text(&out));
+        let out = latchwork().args(args).env_remove("LATCHWORK_AT").output().expect("it runs");
+        assert_code(&out, 64);
+        assert!(text(&out).contains("--at"), "{}", text(&out));
+    }
+}
+
 #[test]
 fn no_state_and_no_secret_is_shown() {
     let stored = sqlite();

@@ -1,9 +1,12 @@
 //! `latchwork locks schema`.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use latchwork::Locks;
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
+use crate::lock_location::{ENVIRONMENT, FILE_ENVIRONMENT, address};
 use crate::output::out;
 
 const EXAMPLES: &str = "\
@@ -21,8 +24,12 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Schema {
     /// An address of the database, or its kind: postgres:, mysql: or sqlite:. Nothing is connected to.
-    #[arg(long, env = "LATCHWORK_AT", value_name = "URL", hide_env_values = true)]
-    at: String,
+    #[arg(long, env = ENVIRONMENT, value_name = "URL", hide_env_values = true)]
+    at: Option<String>,
+
+    /// A file whose first line is the address.
+    #[arg(long, env = FILE_ENVIRONMENT, value_name = "FILE")]
+    at_file: Option<PathBuf>,
 
     /// Also print the statements that grant this role what it needs to lock, and no more.
     ///
@@ -34,12 +41,16 @@ pub(crate) struct Schema {
 
 impl Schema {
     pub(super) fn run(&self) -> Result<(), Failure> {
-        let mut schema = Locks::schema(&self.at)?;
+        let Some(at) = address(self.at.as_deref(), self.at_file.as_deref())? else {
+            let message = "which database? Say --at postgres:, mysql: or sqlite:";
+            return Err(Failure::new(Exit::Usage, "invalid_argument", message));
+        };
+        let mut schema = Locks::schema(&at)?;
         if !schema.ends_with('\n') {
             schema.push('\n');
         }
         if let Some(role) = &self.role {
-            schema += &Locks::grants(&self.at, role)?;
+            schema += &Locks::grants(&at, role)?;
         }
         out(&schema);
         Ok(())
