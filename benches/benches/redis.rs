@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-/// What many write by hand: a key that is set, and deleted by whoever has its token.
+/// What many write by hand: a key that is set, and deleted by the client that has its token.
 #[derive(Clone)]
 struct Raw {
     connection: MultiplexedConnection,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The secret of a lease and of a place in a queue: 32 hexadecimal digits that the client makes by
-/// chance before it asks. Whoever has it, and is the same caller, may renew and release.
+/// chance before it asks. A caller that has it, and is the same caller, may renew and release.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 #[schema(value_type = String, pattern = "^[0-9a-fA-F]{32}$",

@@ -15,7 +15,7 @@ pub fn send(child: &Child, signal: Signal) -> Result<(), Errno> {
 /// way, and on a busy machine a thread goes on with what it is told in the meantime.
 pub fn stop(child: &Child) -> Result<(), Errno> {
     kill_process(number(child), Signal::STOP)?;
-    // Not for its end, which belongs to whoever reaps it.
+    // Not for its end, which belongs to the process that reaps it.
     waitid(WaitId::Pid(number(child)), WaitIdOptions::STOPPED)?;
     Ok(())
 }

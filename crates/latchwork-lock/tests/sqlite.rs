@@ -273,7 +273,7 @@ async fn a_runtime_that_ends_leaves_nothing_behind() {
         })
         .await;
     }
-    // And whoever stays has its locks as before.
+    // And the process that stays has its locks as before.
     locks.lock("key-8").acquire().await.expect("a free key").release().await.expect("held");
 }
 

@@ -21,7 +21,7 @@ use crate::error::ApiError;
 /// How long a place is kept after a poll, for the next one.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
 
-/// The server's own election: whoever held it would keep all servers from sealing events.
+/// The server's own election: a caller that held it would keep all servers from sealing events.
 const RESERVED: &str = "work:maintenance";
 
 /// What a caller may ask of one key.
@@ -145,7 +145,7 @@ impl<'a> LockCalls<'a> {
     }
 
     /// A lease that an earlier request got, with the time that is left of it. No more is promised than
-    /// that: whoever counts `ttl_ms` from before this request never trusts the lease for too long.
+    /// that: a client that counts `ttl_ms` from before this request never trusts the lease for too long.
     pub(crate) async fn as_it_is_now(&self, granted: &GrantedLease) -> Result<HeldLock, ApiError> {
         let seen = self.locks.inspect(self.name).await?;
         // No other lease of the key ever has its fence.

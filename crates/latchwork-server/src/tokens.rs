@@ -146,7 +146,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Makes a token, by another token or, without one, by whoever has the database. Its text is in the
+    /// Makes a token, by another token or, without one, by a user who has the database. Its text is in the
     /// answer and nowhere else.
     ///
     /// Cancel safety: dropped, the token was made or it was not; one that was made stands in the list.
@@ -236,7 +236,7 @@ impl Tokens {
         let clearings = self.0.cache.lock().clearings();
         let found = self.0.store.find(hash).await;
         let found = found.map_err(|error| Unauthorized::Store(error.into()))?;
-        // Not remembered: whoever sends made-up tokens must not fill the memory.
+        // Not remembered: a client that sends made-up tokens must not fill the memory.
         let token = Arc::new(found.ok_or(Unauthorized::Unknown)?);
         self.0.cache.lock().put(hash, token.clone(), asked, clearings);
         let now = self.now();

@@ -1,8 +1,8 @@
 //! The two transition tables, and the only way to get a move (W1).
 //!
 //! A store writes a state only with an [`OrderMove`] or an [`ItemMove`], and only
-//! [`TransitionTables`] makes one. So a move that the tables do not allow cannot be written, whoever
-//! asks for it.
+//! [`TransitionTables`] makes one. So a move that the tables do not allow cannot be written by
+//! any operation.
 
 use std::fmt::Display;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Payments: a small service in which a payment is captured once, whoever asks and however often.
+//! Payments: a small service in which a payment is captured once, however often it is requested.
 //!
 //! Three layers, and each knows only those before it:
 //!

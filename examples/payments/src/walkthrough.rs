@@ -26,7 +26,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 pub(crate) async fn run(out: &mut Transcript) -> Result<(), Failure> {
     let directory = tempfile::tempdir()
         .map_err(|error| format!("no temporary directory ({error}): set TMPDIR to one"))?;
-    out.line("A payment is captured once, whoever asks and however often.");
+    out.line("A payment is captured once, however often it is requested.");
     let shop = Shop::open(&directory.path().join("payments.db")).await?;
     let id = authorize(out, &shop).await?;
     let first = capture(out, &shop, id).await?;

@@ -126,7 +126,7 @@ fn a_place_that_does_not_answer_stops_the_command_in_time() {
         "trap 'echo told > $D/told; exit 0' TERM; echo > $D/in; while :; do sleep 0.01; done";
     let holder = Running::start(&mut place.lock("k", &["--ttl", "4s"], script));
     place.line("in");
-    // As if the file system hung: whoever wants to change anything has to wait for us.
+    // As if the file system hung: every change has to wait for us.
     let shards = fs::read_dir(place.path("locks/shards")).expect("the shards");
     let shards: Vec<_> = shards
         .map(|shard| fs::File::open(shard.expect("a shard").path()).expect("opened"))

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// Longer than anything takes on a busy machine; a test that needs it fails.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The binary, without settings of whoever runs the tests.
+/// The binary, without the settings of the user who runs the tests.
 pub(crate) fn latchwork() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_latchwork"));
     command.env_remove("LATCHWORK_AT").env_remove("LATCHWORK_LOG").stdin(Stdio::null());
@@ -68,7 +68,7 @@ impl LockDirectory {
 
     pub(crate) fn inspect(&self, key: &str) -> Value {
         let out = self.locks(&["show", key, "--json"]);
-        // Whoever was started to make the place may not have come that far.
+        // The process that makes the place may not have come that far.
         if out.status.code() == Some(69) && text(&out).contains("nothing was locked there") {
             return serde_json::json!({ "key": key, "holders": [], "waiters": [] });
         }

@@ -37,7 +37,7 @@ async fn f08_a_running_one_learns_of_it_with_its_next_save(f: Fixture) {
     let answer = Contexts::cancel(&store, draft.id, "stop it").await;
     assert_eq!(answer.expect("it runs"), Cancelled::Asked);
     assert_eq!(found(&store, draft.id).await.head.status, Status::Running);
-    // Also a save that would have ended the run: whoever is told must be able to act.
+    // Also a save that would have ended the run: the action that is told must be able to act.
     let paused = ContextDraft { status: Status::Paused, ..draft };
     let saved = store.save(&save(&paused, 1, &claim)).await.expect("it is ours");
     assert_eq!(saved.cancel.expect("it is told").reason, "stop it");

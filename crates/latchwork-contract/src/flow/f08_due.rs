@@ -122,7 +122,7 @@ async fn f08_a_signal_that_came_early_is_kept(f: Fixture) {
     let store = f.open().await;
     let (draft, claim) = (f.draft(Status::Running), f.long());
     store.create(&draft, Some(&claim)).await.expect("it is new");
-    // Whoever is at it is not disturbed by it.
+    // The process that runs it is not disturbed.
     Contexts::signal(&store, draft.id, "paid", json!(1)).await.expect("it is kept");
     let wait = Waiting { signal: Some("paid".to_owned()), ..Waiting::default() };
     let draft = ContextDraft { status: Status::Paused, waiting: Some(wait), ..draft };

@@ -1,4 +1,4 @@
-//! F8 What is stored is what is found, and only whoever is at it can change it.
+//! F8 What is stored is what is found, and only the process that runs it can change it.
 
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ async fn f08_changes_at_the_same_time_are_all_kept(f: Fixture) {
             }
         })
     });
-    // Meanwhile whoever is at it saves and renews.
+    // Meanwhile the process that runs it saves and renews.
     let store = f.open().await;
     for revision in 1..=8 {
         let body = format!("{{\"revision\":{revision}}}");

@@ -1,4 +1,4 @@
-//! F10 Sixteen events, in order, numbered; and whoever watches harms nothing.
+//! F10 Sixteen events, in order, numbered; and an observer harms nothing.
 
 use std::collections::BTreeSet;
 

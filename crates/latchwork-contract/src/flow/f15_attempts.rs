@@ -104,7 +104,7 @@ async fn f15_a_quarantine_says_why(f: Fixture) {
         panic!("{reasons:?}");
     };
     assert!(why.contains("died"), "{why}");
-    // And in the words of whoever could still tell.
+    // And in the words of the process that could still tell.
     let draft = f.draft(Status::Running);
     stored(&store, &draft).await;
     let mine = f.short();
@@ -261,7 +261,7 @@ async fn f15_a_postponed_context_is_left_alone(f: Fixture) {
     assert!(next <= f.unit() * 4, "{next:?}");
     f.pass(f.unit() * 5).await;
     assert_eq!(claim(&f, &store, 5).await.len(), 1);
-    // Whoever asks for it by name need not wait.
+    // A caller that asks for it by name need not wait.
     f.pass(f.unit() * 2).await;
     let mine = f.long();
     store.claim(draft.id, None, &mine).await.expect("nobody is at it");

@@ -87,7 +87,7 @@ fn exclusion(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     }
 }
 
-/// Whoever asks after a grant was known gets a higher fence; and no two get the same.
+/// A request made after a grant was known gets a higher fence; and no two get the same.
 fn fences(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     let mut grants: Vec<Held<'_>> = requests.iter().filter_map(|r| r.granted).collect();
     grants.sort_by_key(|held| held.fence);
@@ -103,7 +103,7 @@ fn fences(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     }
 }
 
-/// Whoever asks after another was seen in the queue is served after it. Readers that stand next to
+/// A request made after another was seen in the queue is served after it. Readers that stand next to
 /// each other are let in together, and which of them claims its part first says nothing.
 fn order(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     let queued = |mode: Option<Mode>| {
@@ -150,7 +150,7 @@ fn behind<'a>(
     found
 }
 
-/// Whoever waits and is not served must not see one served who asked later.
+/// A waiter that is not served must not see one served who asked later.
 fn overtaken(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     let starved = requests.iter().filter(|request| request.granted.is_none());
     for waiting in starved {

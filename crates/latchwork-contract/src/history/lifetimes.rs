@@ -54,7 +54,7 @@ pub(super) fn lifetimes(events: &[Event]) -> BTreeMap<&str, Vec<Lifetime<'_>>> {
                 requests.insert(name, Lifetime::new(event, mode, until));
             }
             What::Resuming { from, mode } => {
-                // Whoever gets it, the first holder's copy may be dead from here on.
+                // Whichever resumer gets it, the first holder's copy may be dead from here on.
                 if let Some(first) = requests.get_mut(&(event.key.as_str(), from)) {
                     first.cut(event.at);
                 }

@@ -122,7 +122,7 @@ impl Fixture {
         let end = clock.now().after(limit);
         let step = self.ttl() / 20;
         loop {
-            // A real moment for each manual one, so that whoever was woken can run.
+            // A real moment for each manual one, so that a task that was woken can run.
             let nap = Duration::from_millis(4);
             if let Ok(ended) = tokio::time::timeout(nap, future.as_mut()).await {
                 return ended;

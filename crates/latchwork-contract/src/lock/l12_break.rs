@@ -72,7 +72,7 @@ async fn l12_one_lease_is_broken_by_its_fence(f: Fixture) {
 }
 
 async fn l12_an_old_fence_breaks_nothing(f: Fixture) {
-    // What was seen is what is broken, and not whoever came after it.
+    // What was seen is what is broken, and not the holder after it.
     let locks = f.open().await;
     let key = f.key("a");
     let seen = locks.lock(&key).acquire().await.expect("a free key");

@@ -56,7 +56,7 @@ async fn l19_the_fence_before_is_never_wrong(f: Fixture) {
     let mut before = None;
     for locks in [&ours, &ours, &theirs, &ours, &theirs, &theirs] {
         let guard = locks.lock(&key).acquire().await.expect("a free key");
-        // The backend may have forgotten. If it tells, it tells of the last, so that whoever
+        // The backend may have forgotten. If it tells, it tells of the last, so that a caller that
         // finds its own fence there knows that nobody was in between.
         if guard.previous_fence().is_some() {
             assert_eq!(guard.previous_fence(), before);

@@ -1,5 +1,5 @@
 //! The three concurrency tests that seed 001 demands, in the form of the lock layer: a payment
-//! is captured once, whoever asks and however often.
+//! is captured once, however often and by however many callers it is requested.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

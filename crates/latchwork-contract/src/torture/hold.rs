@@ -109,7 +109,7 @@ async fn announce(context: &ProcessContext, request: u64, guard: &Guard) -> Opti
     }
     let (gate, key, fence) = (context.gate.clone(), guard.key().to_owned(), guard.fence());
     let announcing = move || gate.advance(&key, fence, request);
-    // On a thread that may block, since whoever has the file may be stopped.
+    // On a thread that may block, since the process that has the file may be stopped.
     let answer = tokio::task::spawn_blocking(announcing).await.expect("no panic");
     answer.expect("the gate can be written").ok()
 }

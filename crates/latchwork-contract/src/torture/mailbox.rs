@@ -25,7 +25,7 @@ impl Mailbox {
         Ok(Mailbox { directory: directory.to_owned() })
     }
 
-    /// Leaves a lease for whoever comes.
+    /// Leaves a lease for the next task that looks.
     pub(super) fn put(&self, stored: &StoredLease) -> io::Result<()> {
         let name = self.directory.join(format!("{:016x}", stored.request));
         let draft = name.with_extension("draft");

@@ -128,7 +128,7 @@ async fn resume(context: &ProcessContext, chance: &mut StdRng) {
 }
 
 fn granted(context: &ProcessContext, request: u64, held: &Held) {
-    // The time first: whoever is stopped between the two trusts for too short, not for too long.
+    // The time first: a task that is stopped between the two trusts for too short, not for too long.
     let until = context.now().after(held.remaining());
     context.record(held.key(), request, What::Granted { fence: held.fence(), until });
 }

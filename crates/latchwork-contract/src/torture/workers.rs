@@ -112,7 +112,7 @@ impl<'a> Workers<'a> {
         self.workers.iter().filter(|worker| worker.stopped.is_some()).count()
     }
 
-    /// Waits until all have come to their end; whoever has not by the deadline hangs.
+    /// Waits until all have come to their end; one that has not by the deadline hangs.
     pub(super) fn finish(mut self, deadline: Moment) -> Vec<String> {
         self.resume_due(Moment::NEVER);
         for mut worker in std::mem::take(&mut self.workers) {

@@ -292,7 +292,7 @@ impl LockProvider for Mutant {
     }
     async fn rotate(&self, proof: Proof<'_>, fresh: Token, ttl: Duration) -> Result<Option<Grant>> {
         if self.has(Flaw::ResumesTwice) {
-            // Believes whoever comes: somebody holds the key, so it goes on.
+            // Believes every caller: somebody holds the key, so it goes on.
             let found = self.inner.inspect(proof.key).await?;
             return Ok(found.holders.first().map(|holder| Grant::first(holder.fence)));
         }

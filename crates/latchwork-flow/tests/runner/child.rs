@@ -143,7 +143,7 @@ impl Action<JsonState> for Noted {
     }
 }
 
-/// A gate that never answers: whoever stands before it is between two actions.
+/// A gate that never answers: a run that waits for it is between two actions.
 struct Hanging;
 
 impl Gate<JsonState> for Hanging {

@@ -80,7 +80,7 @@ async fn killed_inside_an_action_it_runs_again_with_the_same_key(test_database: 
     let mut two = inside.ledger.of("two").await;
     two.sort_by_key(|effect| effect.fence);
     let key = format!("{id}:1");
-    assert_eq!(keys(&two), [&*key, &*key], "whoever is asked can tell that it is the same");
+    assert_eq!(keys(&two), [&*key, &*key], "the called service can tell that it is the same");
     assert_eq!(two[0].process, dead);
     assert!(two[1].fence > two[0].fence);
     assert_eq!(inside.ledger.of("three").await.len(), 1);

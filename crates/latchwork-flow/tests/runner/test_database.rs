@@ -114,7 +114,7 @@ enum Pool {
 /// One thing that was done.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
-    #[expect(dead_code, reason = "for whoever reads a failure")]
+    #[expect(dead_code, reason = "for the reader of a failure")]
     pub(crate) entity: String,
     pub(crate) action: String,
     pub(crate) key: String,
@@ -125,7 +125,7 @@ pub(crate) struct Effect {
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS effects (entity TEXT NOT NULL, \
     action TEXT NOT NULL, key TEXT NOT NULL, fence BIGINT NOT NULL, process BIGINT NOT NULL)";
 
-/// Refused for whoever comes with an older fence than another before.
+/// Refused for a write with an older fence than one before.
 const NOTE: &str = "INSERT INTO effects (entity, action, key, fence, process) \
     SELECT $1, $2, $3, $4, $5 WHERE NOT EXISTS \
     (SELECT 1 FROM effects WHERE entity = $1 AND fence > $4)";

@@ -43,7 +43,7 @@ fn another_time_namespace_is_refused() {
     assert_eq!(child.release(), "ok");
     here.lock("k").acquire().expect("free").release().expect("released");
 
-    // Left behind there: nobody here can tell, but whoever knows can say so.
+    // Left behind there: nobody here can tell, but a person who knows can say so.
     let child = part.start_as(elsewhere());
     child.expect_line("held");
     child.kill();

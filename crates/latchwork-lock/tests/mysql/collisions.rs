@@ -33,7 +33,7 @@ pub(crate) async fn a_deadlock_is_tried_again() {
     sqlx::raw_sql(AssertSqlSafe(heavy)).execute(&mut other).await.expect("locked");
     let release = tokio::spawn(guard.release());
     eventually("our edit waits for the other", async || {
-        // The server shows the same again to whoever asks more often.
+        // The server shows the same again to a client that asks more often.
         tokio::time::sleep(millis(150)).await;
         // MySQL 9 cannot always tell: what others have bound to a statement need not be text.
         let told = sqlx::raw_sql(WAITS).fetch_one(&mut watch).await;

@@ -20,7 +20,7 @@ impl Log {
         self.write("enter", fence);
     }
 
-    /// Whoever trusts its lease after the line was written was alone when it was.
+    /// A holder that trusts its lease after the line was written was alone when it was.
     pub fn leave(&mut self, held: &Held) {
         self.write("leave", held.fence());
         if held.is_held() {
@@ -28,7 +28,7 @@ impl Log {
         }
     }
 
-    /// By one call: whoever is killed has written the line or has not.
+    /// By one call: a process that is killed has written the line or has not.
     fn write(&mut self, what: &str, fence: Fence) {
         self.0.write_all(format!("{what} {fence}\n").as_bytes()).expect("written");
     }
@@ -59,7 +59,7 @@ pub fn kill_at_any_instant(part: &Part, processes: usize, pause: Duration) -> u6
         match what {
             "enter" => {
                 assert!(fence > last, "fences grow: {line} after {last}");
-                (last, inside) = (fence, Some(fence)); // whoever was inside was killed there
+                (last, inside) = (fence, Some(fence)); // the holder inside was killed there
                 entered += 1;
             }
             "leave" if inside.take() != Some(fence) => drop(disturbed.insert(fence)),

@@ -35,7 +35,7 @@ impl Secret {
         Secret(text)
     }
 
-    /// The text, to be given to whoever shall use it.
+    /// The text, to be given to its user.
     pub fn expose(&self) -> &str {
         &self.0
     }

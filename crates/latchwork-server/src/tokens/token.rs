@@ -117,7 +117,7 @@ impl NewToken {
         }
     }
 
-    /// The token that this describes, made by a token or, without one, by whoever has the database.
+    /// The token that this describes, made by a token or, without one, by a user who has the database.
     pub(super) fn build(
         self,
         maker: Option<&Token>,

@@ -113,7 +113,7 @@ pub struct HeldBack {
 }
 
 impl WorkClient {
-    /// Leases items: no two agents get one item, and whoever comes second gets the next one (W3).
+    /// Leases items: no two agents get one item, and the second one gets the next item (W3).
     ///
     /// With [`wait`](Checkout::wait) it is woken when something can be leased. If the future is dropped
     /// while it waits, nothing was leased; if it is dropped in the very moment of the claim, the lease

@@ -100,7 +100,7 @@ impl WorkClient {
             };
             all.leases.extend(round.leases);
             // What dead agents hold of a limit is taken back at once, in a transaction of its own: this
-            // one had the limit locked, and whoever changes such an item may wait for it.
+            // one had the limit locked, and a change of such an item may wait for it.
             let mut reclaimed = round.nothing_open && self.reclaim_of_full_lanes(checkout).await?;
             for limit in round.held_back.keys().filter(|key| !all.held_back.contains_key(key)) {
                 reclaimed |= self.reclaim_of(limit).await?;

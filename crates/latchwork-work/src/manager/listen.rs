@@ -2,7 +2,7 @@
 //!
 //! A listener reads the trail by positions, which have no gaps and never change: so it misses nothing,
 //! and resumes by the last position that it has handled. Nothing waits for a listener. The sealer only
-//! sends a notice after its commit, and whoever listens reads at its own pace.
+//! sends a notice after its commit, and each listener reads at its own pace.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -143,7 +143,7 @@ impl SealNotices {
     async fn wait_at_most(&mut self, span: Duration) {
         match tokio::time::timeout(span, self.0.changed()).await {
             Ok(Ok(())) | Err(_) => {}
-            // The manager is closed: whoever reads next gets the store's error.
+            // The manager is closed: the next read gets the store's error.
             Ok(Err(_)) => tokio::time::sleep(span).await,
         }
     }

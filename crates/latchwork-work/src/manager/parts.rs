@@ -90,7 +90,7 @@ impl Assembly {
         Assembly { parts: fingerprint(parts), mode }
     }
 
-    /// Under the item's lock, which whoever changes a part holds too.
+    /// Under the item's lock, which every change of a part holds too.
     pub(super) async fn check(&self, session: &mut Session<'_>, item: ItemId) -> Result<()> {
         if fingerprint(&session.parts(item).await?) == self.parts {
             return Ok(());

@@ -93,7 +93,7 @@ impl Waiters {
         group
     }
 
-    /// Wakes whoever a notice of another process concerns.
+    /// Wakes the waiters that a notice of another process concerns.
     pub(crate) fn wake(&self, notice: &Notice) {
         if notice.anything {
             self.wake_groups(&[]);

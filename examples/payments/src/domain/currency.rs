@@ -5,7 +5,7 @@ use std::fmt;
 use super::InvalidValue;
 
 /// A currency by its three letters, as ISO 4217 writes them. Whether there is such a currency is
-/// for whoever settles the payment to know.
+/// for the service that settles the payment to know.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Currency([u8; 3]);
 

@@ -1,4 +1,4 @@
-//! Whoever waits at a server does not keep it from ending, and costs it little.
+//! A client that waits at a server does not keep it from ending, and costs it little.
 
 use rustix::process::Signal;
 use serde_json::json;
