@@ -109,6 +109,7 @@ fn order(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
     let queued = |mode: Option<Mode>| {
         let certain = requests.iter().filter(move |request| mode.is_none_or(|m| m == request.mode));
         let mut certain: Vec<(Moment, Fence, &Event)> = certain
+            .filter(|request| !outlived_its_wait(request))
             .filter_map(|request| {
                 let event = request.queued?;
                 Some((event.at, request.granted?.fence, event))
@@ -150,9 +151,16 @@ fn behind<'a>(
     found
 }
 
-/// A waiter that is not served must not see one served who asked later.
+/// Whether it was served only after its wait was over. It had left the queue by then, and tried once
+/// more before it gave up.
+fn outlived_its_wait(request: &Lifetime<'_>) -> bool {
+    request.granted.is_some_and(|held| held.event.at >= request.deadline)
+}
+
+/// A waiter that is not served during its wait must not see one served who asked later.
 fn overtaken(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
-    let starved = requests.iter().filter(|request| request.granted.is_none());
+    let starved =
+        requests.iter().filter(|request| request.granted.is_none() || outlived_its_wait(request));
     for waiting in starved {
         let Some(queued) = waiting.queued else { continue };
         // In the order of asking, so those who asked later are one stretch of the list.
@@ -166,6 +174,8 @@ fn overtaken(requests: &[Lifetime<'_>], found: &mut Vec<Violation>) {
             let together = waiting.mode == Mode::Shared && request.mode == Mode::Shared;
             if let Some(held) = request.granted
                 && held.event.at < waiting.patience
+                // Its grant may have come first, and been noticed late.
+                && waiting.granted.is_none_or(|own| held.fence < own.fence)
                 && !together
             {
                 found.push(violation(Rule::Order, queued, held.event));
@@ -383,6 +393,24 @@ mod tests {
         assert_eq!(only(&told(&events)), (Rule::Order, 1, 3));
         // Served after the other had given up.
         events[4].0 = 3;
+        assert_eq!(check(&told(&events)), []);
+    }
+
+    #[test]
+    fn one_whose_wait_is_over_has_left_the_queue_and_may_try_once_more() {
+        let mut events = vec![
+            (1, 1, What::Asked { mode: Exclusive, until: Moment::from_nanos(10) }),
+            (2, 1, QUEUED),
+            (3, 2, asked(Shared)),
+            (12, 2, granted(1, 13)),
+            (15, 1, granted(2, 50)),
+        ];
+        assert_eq!(check(&told(&events)), []);
+        // During its wait nobody may overtake it, however late it is served.
+        events[3].0 = 4;
+        assert_eq!(only(&told(&events)), (Rule::Order, 1, 3));
+        // It was served first, and noticed it late.
+        (events[3].2, events[4].2) = (granted(2, 50), granted(1, 4));
         assert_eq!(check(&told(&events)), []);
     }
 
