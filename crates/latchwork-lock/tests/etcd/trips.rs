@@ -133,3 +133,50 @@ pub(crate) async fn leases_are_shared_and_ended() {
     let locks: Locks = connect(&address).await;
     locks.resume(kept).await.expect("still held").release().await.expect("held");
 }
+
+/// After so long, too little is left of a server lease for a new entry; the lease itself lives on.
+const TOO_OLD: Duration = Duration::from_millis(2_500);
+
+/// What the server is asked from the release of a key to the grant of a waiter elsewhere, which was
+/// refused before it waited. `uses` is called with the locks of the waiter before that.
+async fn asked_for_a_turn(
+    cluster: &Cluster,
+    uses: impl AsyncFnOnce(&Locks),
+) -> HashMap<String, u64> {
+    let address = cluster.address(0);
+    let (holder, other) = (connect(&address).await, connect(&address).await);
+    let guard = holder.lock("key").ttl(secs(60)).acquire().await.expect("free");
+    uses(&other).await;
+    let waits = tokio::spawn(async move {
+        let waited = other.lock("key").ttl(secs(60)).wait(secs(60)).acquire().await;
+        waited.expect("its turn").release().await.expect("held");
+    });
+    waiting(&holder, "key", 1).await;
+    tokio::time::sleep(TOO_OLD).await;
+    let found = during(cluster, async {
+        guard.release().await.expect("held");
+        waits.await.expect("it ran");
+    });
+    found.await
+}
+
+/// The lease that the waiter asked for in vain with is renewed, which is not written to a disk.
+pub(crate) async fn a_waiter_needs_no_new_lease_for_its_turn() {
+    let cluster = Cluster::start(1).await;
+    let found = asked_for_a_turn(&cluster, async |_| ()).await;
+    assert!(!found.contains_key("LeaseGrant"), "{found:?}");
+    assert!(found.contains_key("LeaseKeepAlive"), "{found:?}");
+}
+
+/// To renew it would prolong what is attached to it, whose holder may be gone.
+pub(crate) async fn a_lease_with_an_entry_is_not_renewed_for_another() {
+    let cluster = Cluster::start(1).await;
+    let mut held = None;
+    let found = asked_for_a_turn(&cluster, async |other| {
+        let guard = other.lock("held").ttl(secs(60)).acquire().await;
+        held = Some(guard.expect("free"));
+    })
+    .await;
+    assert!(found.contains_key("LeaseGrant"), "{found:?}");
+    held.expect("granted").release().await.expect("held");
+}

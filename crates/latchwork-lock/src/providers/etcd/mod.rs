@@ -26,7 +26,7 @@
 //! Entries are attached to etcd's leases, which its leader ends by its own clock: they count in
 //! seconds, are swept twice a second, and a new leader restarts them, which may keep a dead holder
 //! for one more ttl. Grants of the same second share a lease that is a second longer than their ttl
-//! ([`lease`]), so that a grant costs one request and not two. All waiters of a process are attached
+//! ([`leases`]), so that a grant costs one request and not two. All waiters of a process are attached
 //! to one short lease that the process renews ([`session`]): they expire when it dies.
 //!
 //! # Waiting
@@ -52,7 +52,7 @@
 //! A member that is stopped keeps the requests that it has received, and may execute them when their
 //! senders are gone. So a request whose answer was lost keeps its server lease for itself, and the
 //! release of its requester revokes that, too: a late grant finds no lease to attach an entry to
-//! ([`lease`]). A queue entry that came about in this way is removed by the process to whose session
+//! ([`leases`]). A queue entry that came about in this way is removed by the process to whose session
 //! it is attached ([`notify`]).
 //!
 //! # Batches
@@ -75,14 +75,14 @@
 //! | renew | 1 (and the same) |
 //! | be refused | 2: the second reads the time that the holder has left |
 //! | join the queue | 2 (1 if this process knows that others wait) |
-//! | claim | 1 (2 if a reader names an owner), none if the release granted it |
+//! | claim | 1 (2 if a reader names an owner), and one that renews the server lease of the first attempt; none if the release granted it |
 //! | resume, take over | 2 |
 //! | wait | none; the process renews its session once a second and polls every two |
 //!
 //! # Files
 //!
 //! Each file imports only from those before it: `error`, `names`, `record`, `config`; `background`,
-//! `cluster`, `lease`, `session`; `waiters`, `store`, `notify`; `acquire`, `provider`, `transaction`.
+//! `cluster`, `lease`, `leases`, `session`; `waiters`, `store`, `notify`; `acquire`, `provider`, `transaction`.
 
 mod acquire;
 mod background;
@@ -90,6 +90,7 @@ mod cluster;
 mod config;
 mod error;
 mod lease;
+mod leases;
 mod names;
 mod notify;
 mod provider;

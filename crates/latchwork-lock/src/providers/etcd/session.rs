@@ -94,15 +94,7 @@ impl Session {
     /// Renews a lease; false if it has ended.
     async fn renew(&self, lease: i64) -> Result<bool, RequestError> {
         let before = self.clock.now();
-        let renewing = self.cluster.request_with_retry(DURING, move |member| async move {
-            // The driver has no other error for a lease that has ended.
-            match member.lease.clone().keep_alive(lease).await {
-                Ok(_) => Ok(true),
-                Err(etcd_client::Error::LeaseKeepAliveError(_)) => Ok(false),
-                Err(error) => Err(error),
-            }
-        });
-        let (renewed, _) = renewing.await?;
+        let renewed = lease::renew(&self.cluster, DURING, lease).await?;
         if !renewed {
             self.forget(lease);
         } else if let Some((_, alive)) =

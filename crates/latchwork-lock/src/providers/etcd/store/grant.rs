@@ -145,8 +145,10 @@ impl Store {
             let txn = Txn::new().when(conditions.clone()).and_then(then).or_else(otherwise.clone());
             let send_by = lease.usable_until(*ttl);
             let operation = || TxnOp::txn(txn.clone());
+            lease.attach();
             let sent = self.cluster.enqueue_op(&self.clock, key, Some(send_by), operation).await;
             if matches!(sent, SendOutcome::Direct(None)) && self.clock.now() > send_by {
+                lease.not_attached();
                 continue; // it has waited for too long to be sent
             }
             // If it is executed twice, the second time finds the first one's entry.
@@ -161,6 +163,9 @@ impl Store {
                         let trusted_from = Some(checked_at);
                         let grant = Grant { trusted_from, ..Grant::first(fence) };
                         return Ok(GrantOutcome::Granted(grant));
+                    }
+                    if !twice {
+                        lease.not_attached();
                     }
                     let seen = self.state_read(&answer, revision);
                     if twice && let Some(own) = seen.find(Part::Hold, *id) {

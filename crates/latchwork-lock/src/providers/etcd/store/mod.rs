@@ -22,7 +22,7 @@ use etcd_client::{GetOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
 
 use super::cluster::Cluster;
 use super::error::{NAME, RequestError};
-use super::lease::Leases;
+use super::leases::Leases;
 use super::names::Names;
 use super::record::{EntryValue, KeyState, Requester};
 use super::session::Session;

@@ -135,6 +135,7 @@ impl Store {
             .when([exists(own), created_at(queued.clone(), next.position)])
             .and_then([end.clone(), TxnOp::delete(queued, None), start])
             .or_else([end]);
+        lease.attach();
         let abandoned = ReleaseIfAbandoned::new(self, &requester, next.wanted());
         let executing = self
             .cluster

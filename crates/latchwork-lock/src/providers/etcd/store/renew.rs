@@ -43,6 +43,7 @@ impl Store {
                     Txn::new().when([is_writer]).and_then([writer]).or_else([TxnOp::txn(or)])
                 }
             };
+            lease.attach();
             match self.execute(during, txn).await {
                 Ok((answer, _)) => {
                     let mode = if answer.succeeded() {
