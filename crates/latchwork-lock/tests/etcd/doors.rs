@@ -21,7 +21,7 @@ async fn refused(address: &str, code: &str, told: &str) {
 }
 
 /// Users, and the right of one of them to a prefix.
-async fn switch_on_users(client: &mut Client) {
+pub(crate) async fn switch_on_users(client: &mut Client) {
     client.user_add("root", "secret-root", None).await.expect("added");
     client.user_grant_role("root", "root").await.expect("granted");
     client.role_add("locker").await.expect("added");

@@ -14,6 +14,7 @@ mod faults;
 mod isolated;
 mod partition;
 mod release;
+mod renewal;
 mod seed;
 #[path = "../support/mod.rs"]
 mod support;
@@ -84,6 +85,9 @@ fn main() {
             rights_that_are_missing_are_named,
             strangers_are_recognised,
             a_token_is_in_no_entry;
+        renewal:
+            a_renewal_outlasts_a_server_that_is_full_for_a_while,
+            a_renewal_outlasts_a_password_that_is_wrong_for_a_while;
         trips:
             round_trips_are_as_declared,
             a_thousand_waiters_ask_for_almost_nothing,
