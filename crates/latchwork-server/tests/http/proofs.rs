@@ -70,3 +70,39 @@ async fn a_restart_of_the_database_loses_nothing_and_does_nothing_twice() {
     one.end(Signal::TERM);
     other.end(Signal::TERM);
 }
+
+/// While the database is away, callers are told when to come back; then everything goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_database_is_away_callers_are_told_when_to_come_back() {
+    if room().await.is_none() {
+        return;
+    }
+    let mut database = OwnServer::start("postgres");
+    let server = Server::start(&database.address);
+    let order = r#"{"type":"job","payload":{"items":1}}"#;
+    database.end(Signal::INT);
+    let calls = [
+        ("GET", "/readyz", ""),
+        ("GET", "/v1/orders", ""),
+        ("POST", "/v1/orders", order),
+        ("GET", "/v1/locks", ""),
+        ("GET", "/v1/flows", ""),
+    ];
+    for (method, path, body) in calls {
+        let sent = net::send(server.port, method, path, "", body).await.expect("it listens");
+        let (status, head, body) = net::whole(sent).await.expect("a whole answer");
+        assert_eq!(status, 503, "{path}: {body}");
+        assert!(head.contains("retry-after: 1"), "{path}: {head}");
+    }
+    let (status, _) = net::get(server.port, "/healthz").await.expect("it answers");
+    assert_eq!(status, 200, "it need not be restarted");
+    database.up();
+    let order = serde_json::from_str(order).expect("JSON");
+    let goes_on = async {
+        while !matches!(net::post(server.port, "/v1/orders", "ada", &order).await, Ok((201, _))) {
+            tokio::time::sleep(millis(50)).await;
+        }
+    };
+    tokio::time::timeout(secs(30), goes_on).await.expect("it goes on");
+    server.end(Signal::TERM);
+}

@@ -25,20 +25,27 @@ pub(super) async fn send(
 }
 
 /// The status and the body of an answer. One that was cut off is an error.
-pub(super) async fn answer(mut stream: TcpStream) -> Result<(u16, Value)> {
+pub(super) async fn answer(stream: TcpStream) -> Result<(u16, Value)> {
+    let (status, _, body) = whole(stream).await?;
+    Ok((status, body))
+}
+
+/// The status, the head in lower case and the body of an answer.
+pub(super) async fn whole(mut stream: TcpStream) -> Result<(u16, String, Value)> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).await?;
     let cut = || Error::from(ErrorKind::UnexpectedEof);
     let text = String::from_utf8_lossy(&bytes);
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(cut)?;
-    let length = head.lines().find_map(|line| {
-        line.to_ascii_lowercase().strip_prefix("content-length:").map(|n| n.trim().to_owned())
-    });
-    if length.and_then(|length| length.parse().ok()) != Some(body.len()) {
+    let head = head.to_ascii_lowercase();
+    let mut lines = head.lines();
+    let length = lines.find_map(|line| line.strip_prefix("content-length:"));
+    if length.and_then(|length| length.trim().parse().ok()) != Some(body.len()) {
         return Err(cut());
     }
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut)?;
-    Ok((status, serde_json::from_str(body).map_err(|_| cut())?))
+    let body = serde_json::from_str(body).map_err(|_| cut())?;
+    Ok((status, head, body))
 }
 
 /// A request as this agent.
