@@ -93,7 +93,7 @@ fn main() {
             a_thousand_waiters_ask_for_almost_nothing,
             leases_are_shared_and_ended,
             a_waiter_needs_no_new_lease_for_its_turn,
-            a_lease_with_an_entry_is_not_renewed_for_another;
+            a_lease_that_was_attached_to_is_not_renewed_for_another;
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit()
 }

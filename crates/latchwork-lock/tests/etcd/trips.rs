@@ -168,15 +168,20 @@ pub(crate) async fn a_waiter_needs_no_new_lease_for_its_turn() {
     assert!(found.contains_key("LeaseKeepAlive"), "{found:?}");
 }
 
-/// To renew it would prolong what is attached to it, whose holder may be gone.
-pub(crate) async fn a_lease_with_an_entry_is_not_renewed_for_another() {
+/// To renew it would prolong what is attached to it: a lease that was handed over, or an entry that a
+/// late request creates after its release.
+pub(crate) async fn a_lease_that_was_attached_to_is_not_renewed_for_another() {
     let cluster = Cluster::start(1).await;
-    let mut held = None;
-    let found = asked_for_a_turn(&cluster, async |other| {
-        let guard = other.lock("held").ttl(secs(60)).acquire().await;
-        held = Some(guard.expect("free"));
-    })
-    .await;
-    assert!(found.contains_key("LeaseGrant"), "{found:?}");
-    held.expect("granted").release().await.expect("held");
+    let of_another =
+        async |locks: &Locks| locks.lock("another").ttl(secs(60)).acquire().await.expect("free");
+    let released = asked_for_a_turn(&cluster, async |other| {
+        of_another(other).await.release().await.expect("held");
+    });
+    let released = released.await;
+    assert!(released.contains_key("LeaseGrant"), "{released:?}");
+    let handed_over = asked_for_a_turn(&cluster, async |other| {
+        of_another(other).await.into_lease().await.expect("held");
+    });
+    let handed_over = handed_over.await;
+    assert!(handed_over.contains_key("LeaseGrant"), "{handed_over:?}");
 }
