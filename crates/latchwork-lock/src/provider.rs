@@ -7,8 +7,13 @@
 //!
 //! - **The client makes the token.** [`acquire`](LockProvider::acquire) called
 //!   again with a token that was already granted answers the same grant; called
-//!   again with a token that already waits, it keeps its place.
+//!   again with a token that already waits, it keeps its place. So after an
+//!   error nothing is undone: `Locks` asks again with the token, or releases it.
 //! - **Every comparison of a token is in the same atomic step as the change.**
+//! - **A token that waits holds nothing** (L3): renewing and handing over answer false,
+//!   and so does a release, which leaves the queue nevertheless.
+//! - **An upgrade beside other readers** answers [`Acquired::Taken`] at once (L7).
+//! - **No call blocks its thread**: other requests and renewals run there.
 //! - **Your clock decides** about expiry, never the caller's.
 //! - **Keys arrive whole**, with their prefix, and checked.
 //! - **A dropped future leaves nothing behind** beyond the claim window: what

@@ -26,7 +26,7 @@ pub struct Case {
 pub enum Outcome {
     /// The case runs.
     Runs,
-    /// It needs an undeclared operation: what runs instead is that the operation is refused.
+    /// It needs an undeclared operation, which a test of its own sees refused.
     NotSupported,
     /// It needs an undeclared guarantee: there is nothing to test.
     NotPromised,
@@ -72,7 +72,7 @@ impl Case {
 
     /// What becomes of it on a provider that declares this.
     ///
-    /// An undeclared operation counts before an undeclared guarantee: the refusal can be tested.
+    /// An undeclared operation counts before an undeclared guarantee: callers see the refusal.
     pub fn outcome(&self, declared: Capabilities) -> Outcome {
         if self.undeclared(declared).any(Capability::is_operation) {
             Outcome::NotSupported

@@ -1,4 +1,4 @@
-//! What runs instead where an operation is not declared: it must be refused, clearly.
+//! Operations that are not declared must be refused, clearly.
 
 use std::time::Duration;
 
@@ -7,6 +7,18 @@ use latchwork_lock::{Capability, Fence, Lease, Mode, PageRequest};
 
 use super::Fixture;
 use super::fixture::{FORCE, code};
+
+/// The operations that somebody can ask for. A take-over is none of them: without it an owner is a name
+/// that others are shown.
+pub(super) const REFUSABLE: [Capability; 7] = [
+    Capability::Shared,
+    Capability::Wait,
+    Capability::Renew,
+    Capability::HandOver,
+    Capability::Inspect,
+    Capability::List,
+    Capability::Break,
+];
 
 /// Every way to ask for the operation answers `not_supported`.
 pub(super) async fn refused(f: &Fixture, capability: Capability) {
@@ -47,8 +59,7 @@ pub(super) async fn refused(f: &Fixture, capability: Capability) {
             code(locks.break_lock(&key).await),
             code(locks.break_lease(&key, Fence::new(1)).await),
         ],
-        // Guarantees cannot be asked for, so nothing can refuse them.
-        _ => vec![],
+        _ => panic!("nobody can ask for {}", capability.name()),
     };
     for answer in answers {
         assert_eq!(answer, "not_supported", "{}", capability.name());

@@ -57,25 +57,18 @@ fn trials_of(suite: Suite, ask: bool) -> Vec<Trial> {
     let told = known.or_else(|| if ask { declared_by(factory.clone()) } else { None });
     for case in cases().into_iter().filter(|case| !(manual && case.real_time)) {
         let factory = factory.clone();
-        let is_ignored = told.is_some_and(|told| case.outcome(told) == Outcome::NotPromised);
+        let is_ignored = told.is_some_and(|told| case.outcome(told) != Outcome::Runs);
         if is_ignored && known.is_some() {
             continue;
         }
         let body = async move || {
             let fixture = Fixture::new(case.name, factory().await).await;
             let declared = known.unwrap_or(fixture.capabilities());
-            match case.outcome(declared) {
-                Outcome::Runs => (case.run)(fixture).await,
-                Outcome::NotSupported => {
-                    for capability in case.undeclared(declared) {
-                        refusals::refused(&fixture, capability).await;
-                    }
-                }
-                Outcome::NotPromised => {
-                    let lacks: Vec<_> = case.undeclared(declared).map(Capability::name).collect();
-                    return Completion::ignored_with(format!("not promised: {}", lacks.join(", ")));
-                }
+            if case.outcome(declared) != Outcome::Runs {
+                let lacks: Vec<_> = case.undeclared(declared).map(Capability::name).collect();
+                return Completion::ignored_with(format!("not promised: {}", lacks.join(", ")));
             }
+            (case.run)(fixture).await;
             Completion::Completed
         };
         let trial = Trial::ignorable_test(format!("{name}::{}", case.name), move || {
@@ -83,7 +76,29 @@ fn trials_of(suite: Suite, ask: bool) -> Vec<Trial> {
         });
         trials.push(trial.with_ignored_flag(is_ignored));
     }
+    let undeclared = refusals::REFUSABLE.into_iter();
+    let undeclared = undeclared.filter(|operation| !told.is_some_and(|told| told.has(*operation)));
+    trials.extend(undeclared.map(|operation| refusal(name, known, operation, factory.clone())));
     trials
+}
+
+/// An operation that is not declared is refused: one test, however many cases need the operation.
+fn refusal(
+    name: &'static str,
+    known: Option<Capabilities>,
+    operation: Capability,
+    factory: Factory,
+) -> Trial {
+    let body = async move || {
+        let fixture = Fixture::new("refusal", factory().await).await;
+        if known.unwrap_or(fixture.capabilities()).has(operation) {
+            return Completion::ignored_with("declared: there is nothing to refuse");
+        }
+        refusals::refused(&fixture, operation).await;
+        Completion::Completed
+    };
+    let operation = operation.name().replace([' ', '-'], "_");
+    Trial::ignorable_test(format!("{name}::refuses_{operation}"), move || run(body))
 }
 
 /// What a provider declares that can be connected to.
