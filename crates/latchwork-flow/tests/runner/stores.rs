@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         sqlite_does_not_write_to_a_file_that_was_moved,
         sqlite_may_be_started_by_many,
         sqlite_passes_over_a_damaged_row,
+        sqlite_gives_no_place_to_rows_that_nobody_can_claim,
         bad_addresses_say_what_is_wrong,
         postgres_serves_from_your_own_pool_of_one,
         postgres_may_be_started_by_many,
@@ -149,6 +150,36 @@ async fn sqlite_passes_over_a_damaged_row() {
         sqlx::raw_sql(sql).execute(&pool).await.expect("an accident");
     })
     .await;
+}
+
+/// As many as a runner has places, all due before the others.
+async fn sqlite_gives_no_place_to_rows_that_nobody_can_claim() {
+    let test_database = TestDatabase::sqlite();
+    let store = Contexts::connect(&test_database.address).await.expect("a store");
+    let pool = SqlitePool::connect(&test_database.address).await.expect("the same file");
+    for damage in ["status = 'Pending'", "id = CAST(id AS BLOB)", "quarantined_at = 1"] {
+        for _ in 0..4 {
+            let bad = draft();
+            store.create(&bad, None).await.expect("it is new");
+            let sql = format!("UPDATE latchwork_flow_context SET {damage} WHERE id = '{}'", bad.id);
+            sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.expect("an accident");
+        }
+    }
+    let odd = draft();
+    store.create(&odd, None).await.expect("it is new");
+    let sql = format!("UPDATE latchwork_flow_context SET due_at = 3.5 WHERE id = '{}'", odd.id);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(&pool).await.expect("an accident");
+    let good = [draft(), draft()];
+    for good in &good {
+        store.create(good, None).await.expect("it is new");
+    }
+    let claim = RunClaim::new(secs(60));
+    let rows = store.claim_due(&DueClaim::new("stores", 4, &claim)).await.expect("it answers");
+    let mut claimed: Vec<_> = rows.iter().map(|row| row.head.id).collect();
+    claimed.sort_unstable();
+    let mut expected = vec![odd.id, good[0].id, good[1].id];
+    expected.sort_unstable();
+    assert_eq!(claimed, expected);
 }
 
 /// One damaged row must not keep the others from their turn, and is named when asked for.

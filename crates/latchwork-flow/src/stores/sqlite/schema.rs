@@ -178,13 +178,26 @@ pub(super) const PUT_WITH_BODY: &str =
 pub(super) const COMMIT: &str = "COMMIT";
 pub(super) const ROLLBACK: &str = "ROLLBACK";
 
-/// The part of what is due that an index finds by one of the clocks, the longest due first.
+/// What [`CLAIM`] asks for, asked when due rows are looked for: damaged rows that nobody can claim
+/// would take the places of the others for ever.
+macro_rules! claimable {
+    () => {
+        "typeof(id) = 'text' AND quarantined_at IS NULL \
+         AND (status IN ('pending', 'running', 'paused') OR holds_lock)"
+    };
+}
+
+/// The part of what is due that an index finds by one of the clocks, the longest due first. A time that
+/// somebody made a fraction is none that can be read.
 macro_rules! due_by {
     ($clock:literal, $order:literal) => {
         concat!(
-            "SELECT * FROM (SELECT id, due_at FROM latchwork_flow_context WHERE machine = ?1 AND ",
+            "SELECT * FROM (SELECT id, CAST(due_at AS INTEGER) AS since \
+             FROM latchwork_flow_context WHERE machine = ?1 AND ",
             $clock,
             " AND attempts < 1 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
+            claimable!(),
+            " AND ",
             ready!("?2", "?4"),
             " ORDER BY ",
             $order,
@@ -215,8 +228,11 @@ macro_rules! back_off {
 
 /// The suspects among them, which are few; with the first span of their back-off (6).
 pub(super) const DUE_SUSPECTS: &str = concat!(
-    "SELECT id, due_at FROM latchwork_flow_context WHERE machine = ?1 AND due_at IS NOT NULL \
-     AND attempts >= 1 AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
+    "SELECT id, CAST(due_at AS INTEGER) AS since FROM latchwork_flow_context \
+     WHERE machine = ?1 AND due_at IS NOT NULL AND attempts >= 1 \
+     AND id NOT IN (SELECT value FROM json_each(?7)) AND ",
+    claimable!(),
+    " AND ",
     ready!(concat!("?2 - ", back_off!()), concat!("?4 - 1000 * ", back_off!())),
     " ORDER BY due_at LIMIT ?5"
 );
