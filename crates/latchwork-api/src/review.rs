@@ -148,8 +148,8 @@ pub struct RejectRequest {
     #[serde(default)]
     pub rework: bool,
     /// The items that are done again; all that are in unless told. The others stay submitted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub items: Vec<Uuid>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<Uuid>>,
     /// A sentence for the trail and for the agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,

@@ -28,6 +28,7 @@ pub use apply::ApplyStep;
 pub use content::{OrderContent, ReviewedItem};
 pub use declared::{DeclarationFile, DeclaredOrderType, DurationText};
 pub use dynamic::DynamicOrderType;
+pub(crate) use registry::limit;
 pub use registry::{OrderTypes, RegisteredType};
 pub use review::{ApplySettings, AutoApprove, DeadlinePolicy, ReviewDeadline, ReviewSettings};
 pub use schema::Violation;

@@ -117,6 +117,14 @@ pub struct Part {
     pub body: Option<PartBody>,
 }
 
+impl Part {
+    /// Whether it matters to a lease. A rejected part is its own agent's mistake to mend: it does not
+    /// stand in the way of the next one.
+    pub(crate) fn counts_for(&self, fence: u64) -> bool {
+        self.status != PartStatus::Rejected || self.fence == fence
+    }
+}
+
 /// What a part carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use latchwork_work::{
     DynamicOrderType, ErrorKind, Event, EventType, Finalize, ItemState, Lease, OrderId, OrderState,
-    PartQuery, PartSettings, PartStatus, PartSubmission, TypeError, TypeSettings, WorkManager,
+    PartQuery, PartSettings, PartStatus, PartSubmission, Submission, TypeError, TypeSettings,
+    WorkManager,
 };
 use serde_json::{Value, json};
 
@@ -32,6 +33,8 @@ cases![
     w02_parts_and_finalize_are_idempotent,
     w02_a_part_that_comes_with_the_finalize_is_in_the_result_or_refused,
     w02_illegal_parts_are_refused,
+    w02_rejected_parts_of_one_agent_hinder_no_other,
+    w02_evidence_is_bounded,
     w02_a_part_of_an_unknown_key_is_refused_and_not_kept,
     w02_bug_of_parts_in_one_place_the_last_one_counts,
 ];
@@ -458,4 +461,42 @@ async fn w02_bug_of_parts_in_one_place_the_last_one_counts(f: Fixture) {
     assert_eq!(statuses(&work, &held).await.len(), 2, "one for each place");
     client.finalize(Finalize::strict(&held)).await.expect("finalized");
     assert_eq!(result(&work, &held).await, json!({"a": 5, "b": [-5]}));
+}
+
+async fn w02_rejected_parts_of_one_agent_hinder_no_other(f: Fixture) {
+    let work = f.with_types([book()]).await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let (careless, careful) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
+    let held = lease(&careless).await;
+    for n in 0..5 {
+        let wrong = part(&held, "page", json!("n")).seq(n);
+        assert_eq!(careless.submit_part(wrong).await.expect_err("wrong").code(), "part_invalid");
+    }
+    careless.release(held.id, None).await.expect("given back");
+    let held = lease(&careful).await;
+    careful.submit_part(part(&held, "title", json!("t"))).await.expect("it has room");
+    careful.submit_part(part(&held, "page", json!(1)).seq(0)).await.expect("it has room");
+    careful.finalize(Finalize::strict(&held)).await.expect("nothing of its own is wrong");
+    assert_eq!(order_state(&work, order).await, OrderState::Submitted);
+}
+
+async fn w02_evidence_is_bounded(f: Fixture) {
+    let work = f.with_types([book()]).await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let client = agent(&work, "agent-1");
+    let held = lease(&client).await;
+    let evidence = json!("x".repeat(1 << 20));
+    let title = part(&held, "title", json!("t"));
+    let refused = [
+        client.submit_part(title.clone().evidence(evidence.clone())).await.map(drop),
+        client.finalize(Finalize::strict(&held).evidence(evidence.clone())).await.map(drop),
+        client.submit(Submission::new(&held, json!({})).evidence(evidence)).await.map(drop),
+    ];
+    for refused in refused {
+        assert_eq!(refused.expect_err("too much").code(), "too_large");
+    }
+    assert!(statuses(&work, &held).await.is_empty(), "nothing is kept");
+    client.submit_part(title.evidence(json!({"seen": true}))).await.expect("a part");
+    client.finalize(Finalize::strict(&held)).await.expect("all is there");
+    assert_eq!(order_state(&work, order).await, OrderState::Submitted);
 }

@@ -147,6 +147,8 @@ async fn w08_bad_rejections_change_nothing(f: Fixture) {
         Rejection::new(order, [ReviewError::new("", "x")]),
         Rejection::new(order, [wrong(&"x".repeat(100_000))]),
         Rejection::new(order, [wrong("x")]).rework_items([foreign]),
+        // A list that came out empty is a mistake, and no wish to do all of it again.
+        Rejection::new(order, [wrong("x")]).rework_items([]),
         Rejection::new(order, [wrong("nul\0")]),
     ];
     for rejection in bad {

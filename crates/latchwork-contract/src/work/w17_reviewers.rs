@@ -1,13 +1,16 @@
 //! W17: how many reviewers decide, which ones, and what comes of decisions at once.
 
 use latchwork_work::{
-    Approval, EventType, OrderState, Rejection, ReviewError, ReviewSettings, TypeError, WorkManager,
+    Approval, EventType, Finalize, OrderState, PartSubmission, Rejection, ReviewError,
+    ReviewSettings, TypeError, WorkManager,
 };
 use serde_json::json;
 
 use super::Fixture;
 use super::case::cases;
-use super::fixture::{PLAIN, agent, apply_all, approve, events, order_state, submitted, user};
+use super::fixture::{
+    PLAIN, agent, apply_all, approve, events, lease, order_state, propose, submitted, user,
+};
 use super::w17_review::reviewed;
 
 cases![
@@ -19,6 +22,7 @@ cases![
     w17_a_contrary_decision_is_a_clear_conflict,
     w17_roles_are_asked_for,
     w17_neither_proposer_nor_submitter_approves,
+    w17_who_handed_in_a_part_does_not_approve,
     w17_both_can_be_allowed,
     w17_explain_says_what_is_missing,
 ];
@@ -182,6 +186,23 @@ async fn w17_neither_proposer_nor_submitter_approves(f: Fixture) {
     let error = system.approve(Approval::of(&preview)).await.expect_err("it has no name");
     assert_eq!(error.code(), "invalid_argument");
     assert_eq!(order_state(&work, order).await, OrderState::Submitted);
+    approve(&work, order, "bob").await;
+}
+
+async fn w17_who_handed_in_a_part_does_not_approve(f: Fixture) {
+    let work = f.manager().await;
+    let order = propose(&work, PLAIN, 1).await.id;
+    let (first, second) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
+    let held = lease(&first).await;
+    first.submit_part(PartSubmission::new(&held, "a", json!(1))).await.expect("a part");
+    first.release(held.id, None).await.expect("given back");
+    let held = lease(&second).await;
+    second.finalize(Finalize::strict(&held)).await.expect("it is in");
+    let preview = work.preview(order).await.expect("a preview");
+    for client in [first, second] {
+        let error = client.approve(Approval::of(&preview)).await.expect_err("refused");
+        assert_eq!(error.code(), "reviewer_refused", "{error}");
+    }
     approve(&work, order, "bob").await;
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn rejection(id: work::OrderId, request: api::RejectRequest) -> work:
         order: id,
         errors: request.errors.into_iter().map(error).collect(),
         rework: request.rework,
-        items: request.items.into_iter().map(work::ItemId::from_uuid).collect(),
+        items: request.items.map(|ids| ids.into_iter().map(work::ItemId::from_uuid).collect()),
         comment: request.comment,
     }
 }

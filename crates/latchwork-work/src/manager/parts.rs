@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 use super::client::{Answer, check_text, once};
 use super::heartbeat::expired;
-use super::submit::MAX_NOTES;
+use super::submit::{MAX_NOTES, check_evidence};
 use super::{WorkClient, WorkManager, read, transact};
 use crate::metrics::count_refusal;
 use crate::store::{ItemEdit, LeaseRow, Session, json as json_text, params, rows};
@@ -155,6 +155,7 @@ impl WorkClient {
     /// As for [`submit_part`](Self::submit_part).
     pub async fn submit_part_once(&self, part: PartSubmission) -> Result<Answer<SubmittedPart>> {
         check_text("notes", part.notes.as_deref().unwrap_or_default(), MAX_NOTES)?;
+        check_evidence(part.evidence.as_ref())?;
         let name = part.key.as_str();
         if name.is_empty() || name.len() > MAX_KEY || name.chars().any(char::is_control) {
             let reason = format!("it has 1 to {MAX_KEY} bytes and no control characters");
@@ -211,17 +212,20 @@ impl WorkClient {
     /// As for [`finalize`](Self::finalize).
     pub async fn finalize_once(&self, request: Finalize) -> Result<Answer<Submitted>> {
         check_text("notes", request.notes.as_deref().unwrap_or_default(), MAX_NOTES)?;
+        check_evidence(request.evidence.as_ref())?;
         let key = self.key("finalize", &request)?;
         if let Some(Answer { value, replayed }) = self.replay::<Vec<Submitted>>(&key).await? {
             return first(value).map(|value| Answer { value, replayed });
         }
         let row = self.own_lease(request.lease).await?;
         let known = self.manager.types().get(&row.order_type)?;
-        let parts = read!(self.manager, session => {
+        let mut parts = read!(self.manager, session => {
             let mut parts = session.parts(row.item_id).await?;
             session.add_part_bodies(row.item_id, &mut parts).await?;
             Ok(parts)
         })?;
+        let assembly = Assembly::new(&parts, request.mode);
+        parts.retain(|part| part.counts_for(row.fence));
         let result = match known.settings().parts.assemble(&parts, request.mode) {
             Ok(result) => result,
             Err(problems) => {
@@ -230,10 +234,9 @@ impl WorkClient {
                 return Err(ErrorKind::PartsIncomplete { problems }.into());
             }
         };
-        let Finalize { lease, mode, evidence, notes } = request;
+        let Finalize { lease, evidence, notes, .. } = request;
         let submission = Submission { lease, result, evidence, notes };
         self.check_submissions(std::slice::from_ref(&submission)).await?;
-        let assembly = Assembly::new(&parts, mode);
         let answer = self.accept_all(&[submission], &key, Some(&assembly)).await?;
         first(answer.value).map(|value| Answer { value, replayed: answer.replayed })
     }
@@ -263,7 +266,8 @@ impl WorkClient {
         self.check_takes_results(session, [row.order_id]).await?;
         let text = json_text(&part.payload)?;
         let checksum = hex::encode(Sha256::digest(&text));
-        let others = session.parts(item.id).await?;
+        let mut others = session.parts(item.id).await?;
+        others.retain(|other| other.counts_for(row.fence));
         let of_key = || others.iter().filter(|other| other.key == part.key);
         if of_key().any(|other| other.seq.is_some() != part.seq.is_some()) {
             let reason =

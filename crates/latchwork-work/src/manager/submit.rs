@@ -11,6 +11,7 @@ use super::heartbeat::expired;
 use super::parts::Assembly;
 use super::{WorkClient, transact};
 use crate::metrics;
+use crate::order_type::limit;
 use crate::store::{
     Cells, IdempotencyKey, ItemEdit, LeaseRow, ResultRow, Session, json as json_text, params, rows,
 };
@@ -73,6 +74,13 @@ pub struct Submitted {
 /// The longest notes, in bytes.
 pub(super) const MAX_NOTES: usize = 16 << 10;
 
+/// The most evidence that goes with a result or a part, in bytes of JSON.
+const MAX_EVIDENCE: usize = 256 << 10;
+
+pub(super) fn check_evidence(evidence: Option<&Value>) -> Result<()> {
+    evidence.map_or(Ok(()), |evidence| limit("evidence", evidence, MAX_EVIDENCE))
+}
+
 /// A refusal stands in the trail once in so long, per actor, item and code.
 pub(super) const REFUSED_EVERY: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -123,6 +131,7 @@ impl WorkClient {
         }
         for (n, one) in submissions.iter().enumerate() {
             check_text("notes", one.notes.as_deref().unwrap_or_default(), MAX_NOTES)?;
+            check_evidence(one.evidence.as_ref())?;
             if submissions[..n].iter().any(|other| other.lease == one.lease) {
                 return Err(Error::invalid("submissions", format!("{} is there twice", one.lease)));
             }

@@ -400,7 +400,8 @@ impl RegisteredType {
     }
 }
 
-fn limit(what: &'static str, value: &Value, limit: usize) -> Result<()> {
+/// Refuses a document that is larger.
+pub(crate) fn limit(what: &'static str, value: &Value, limit: usize) -> Result<()> {
     let mut count = Count { bytes: 0, limit };
     match serde_json::to_writer(&mut count, value) {
         Ok(()) => Ok(()),

@@ -18,6 +18,7 @@ use crate::{millis, proofs, secs};
 proofs![
     w07_killed_apply_workers_record_once,
     w07_a_failed_apply_in_the_stores_transaction_leaves_nothing,
+    w07_a_transaction_that_cannot_be_committed_fails_the_order,
     w17_two_reviewers_at_once_a_hundred_rounds,
     w18_a_full_life_with_agents_reviewers_and_workers_killed
 ];
@@ -301,4 +302,41 @@ async fn receipts(work: &WorkManager, orders: &[OrderId]) {
             assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stdout));
         }
     }
+}
+
+/// A constraint that is checked at the end refuses what apply wrote, and apply says that all is well: the
+/// order fails at once, with the reason, instead of being applied until its attempts are used up.
+async fn w07_a_transaction_that_cannot_be_committed_fails_the_order(room: Room) {
+    let apply = ApplySettings { in_transaction: true, ..ApplySettings::default() };
+    let settings = TypeSettings { apply, ..TypeSettings::default() };
+    let refused = DynamicOrderType::new("refused").settings(settings).apply(|_, step| {
+        Box::pin(async move {
+            let sql = "INSERT INTO orphan (parent) VALUES (7)";
+            let failed = |error: sqlx::Error| TypeError::Failed(error.into());
+            if let Some(connection) = step.sqlite() {
+                sqlx::query(sql).execute(connection).await.map_err(failed)?;
+            } else if let Some(connection) = step.postgres() {
+                sqlx::query(sql).execute(connection).await.map_err(failed)?;
+            }
+            Ok(Diff::empty())
+        })
+    });
+    let mut types = crate::room::types();
+    types.add_dynamic(refused).expect("legal");
+    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
+    room.run("CREATE TABLE parent (id integer PRIMARY KEY)").await;
+    room.run(
+        "CREATE TABLE orphan (parent integer REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
+    )
+    .await;
+    approved(&work, "refused", json!({})).await;
+    let worker = work.apply_worker("worker").expect("legal");
+    let failed = worker.apply_next().await.expect("it is told").expect("an order");
+    assert_eq!(failed.state, OrderState::Failed);
+    let error = failed.error.expect("why");
+    assert_eq!((&error["stage"], &error["code"]), (&json!("apply"), &json!("not_committed")));
+    let message = error["message"].as_str().expect("a text").to_lowercase();
+    assert!(message.contains("foreign key"), "{message}");
+    assert_eq!(room.number("SELECT count(*) FROM orphan").await, 0);
+    assert!(work.apply_lease(failed.id).await.expect("asked").is_none(), "nobody has it");
 }

@@ -7,7 +7,7 @@ use super::{ApplyWorker, Claimed};
 use crate::canonical::{canonical, sha256};
 use crate::manager::read;
 use crate::manager::review::results_digest;
-use crate::{ApplyStep, Diff, Error, OrderContent, OrderState, RegisteredType, Result};
+use crate::{ApplyStep, Diff, Error, ErrorKind, OrderContent, OrderState, RegisteredType, Result};
 
 /// What would be applied, beside what was approved.
 enum Compared {
@@ -146,14 +146,25 @@ impl ApplyWorker {
         let session = step.take_session();
         match (ran, session) {
             (Ran::Done(diff), Some(mut session)) => {
-                self.write_applied(&mut session, claimed, &diff).await?;
-                match session.commit().await {
-                    Ok(_) => Ok(true),
-                    // Whether it was done is known by the store only.
-                    Err(error) => match self.was_recorded(claimed).await {
-                        Ok(true) => Ok(true),
-                        _ => Err(error),
-                    },
+                let committed = match self.write_applied(&mut session, claimed, &diff).await {
+                    Ok(()) => session.commit().await.map(drop),
+                    Err(error) => {
+                        drop(session);
+                        Err(error)
+                    }
+                };
+                let Err(error) = committed else { return Ok(true) };
+                // Whether it was done is known by the store only.
+                match self.was_recorded(claimed).await {
+                    Ok(true) => Ok(true),
+                    // It would be refused again: by a constraint that is checked at the end, or since a
+                    // statement of apply has failed before.
+                    Ok(false) if matches!(error.kind(), ErrorKind::StoreBackend { .. }) => {
+                        let message = format!("the transaction was refused: {}", causes(&error));
+                        self.fail(claimed, "apply", "not_committed", &message, None).await?;
+                        Ok(false)
+                    }
+                    _ => Err(error),
                 }
             }
             (Ran::Done(_), None) | (Ran::Lost, _) => Ok(false),
@@ -172,4 +183,18 @@ impl ApplyWorker {
             read!(self.manager, session => { session.review_state(claimed.order.id).await })?;
         Ok(state.applied_fence == Some(claimed.fence))
     }
+}
+
+/// An error with all its causes: what a database refuses is in the innermost.
+fn causes(error: &Error) -> String {
+    let mut told = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !told.contains(&text) {
+            told = format!("{told}: {text}");
+        }
+        next = cause.source();
+    }
+    told
 }

@@ -58,9 +58,10 @@ pub struct Rejection {
     /// Whether agents are to do it again.
     #[serde(default)]
     pub rework: bool,
-    /// The items that are done again; all that are in unless told. The others stay submitted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub items: Vec<ItemId>,
+    /// The items that are done again; all that are in unless told. The others stay submitted. A list
+    /// without any is refused: it is a mistake rather than a wish for all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub items: Option<Vec<ItemId>>,
     /// A sentence for the trail and for the agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
@@ -70,7 +71,7 @@ impl Rejection {
     /// Rejects an order for good.
     pub fn new(order: OrderId, errors: impl IntoIterator<Item = ReviewError>) -> Self {
         let errors = errors.into_iter().collect();
-        Rejection { order, errors, rework: false, items: Vec::new(), comment: None }
+        Rejection { order, errors, rework: false, items: None, comment: None }
     }
 
     /// Agents do it again, and are given their results, these errors and the comments.
@@ -84,7 +85,7 @@ impl Rejection {
     #[must_use]
     pub fn rework_items(mut self, items: impl IntoIterator<Item = ItemId>) -> Self {
         self.rework = true;
-        self.items = items.into_iter().collect();
+        self.items = Some(items.into_iter().collect());
         self
     }
 
@@ -194,15 +195,16 @@ impl WorkClient {
     ) -> Result<Vec<Item>> {
         let states = [ItemState::Submitted, ItemState::Failed];
         let mut items = session.lock_order_items(rejection.order, &states).await?;
-        for id in &rejection.items {
+        let named = rejection.items.as_deref();
+        for id in named.unwrap_or_default() {
             if !items.iter().any(|item| item.id == *id) {
                 let reason = format!("the order has no item {id} that is submitted or failed");
                 return Err(Error::invalid("items", reason));
             }
         }
-        items.retain(|item| match rejection.items.is_empty() {
-            true => item.state == ItemState::Submitted,
-            false => rejection.items.contains(&item.id),
+        items.retain(|item| match named {
+            None => item.state == ItemState::Submitted,
+            Some(named) => named.contains(&item.id),
         });
         if items.is_empty() {
             return Err(Error::invalid("items", "the order has no results that could be rejected"));
@@ -216,10 +218,13 @@ fn check(rejection: &Rejection) -> Result<()> {
         let reason = format!("say what is wrong, in 1 to {MAX_ERRORS} errors");
         return Err(Error::invalid("errors", reason));
     }
-    if rejection.items.len() > MAX_ERRORS {
-        return Err(Error::invalid("items", format!("at most {MAX_ERRORS} are named")));
+    if let Some(items) = &rejection.items
+        && (items.is_empty() || items.len() > MAX_ERRORS)
+    {
+        let reason = format!("1 to {MAX_ERRORS} are named, or the list is left out for all");
+        return Err(Error::invalid("items", reason));
     }
-    if !rejection.rework && !rejection.items.is_empty() {
+    if !rejection.rework && rejection.items.is_some() {
         return Err(Error::invalid("items", "items are named for a rework only"));
     }
     check_text("comment", rejection.comment.as_deref().unwrap_or_default(), MAX_COMMENT)?;

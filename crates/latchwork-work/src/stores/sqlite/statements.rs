@@ -507,7 +507,10 @@ pub(super) const STATEMENTS: Statements = Statements {
         JOIN latchwork_work_result r ON r.item_id = i.id WHERE i.order_id = $1 \
         AND i.state IN ('submitted', 'accepted', 'completed') AND r.actor_id IS NOT NULL \
         AND r.version = (SELECT max(s.version) FROM latchwork_work_result s \
-        WHERE s.item_id = i.id AND s.edited_from IS NULL)",
+        WHERE s.item_id = i.id AND s.edited_from IS NULL) \
+        UNION SELECT p.agent FROM latchwork_work_item i \
+        JOIN latchwork_work_part p ON p.item_id = i.id WHERE i.order_id = $1 \
+        AND i.state IN ('submitted', 'accepted', 'completed') AND p.status = 'validated'",
     insert_review: "INSERT INTO latchwork_work_review (order_id, version, content, digest, \
         results_digest, preview, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7)",
     review: "SELECT content, digest, results_digest, preview FROM latchwork_work_review \
