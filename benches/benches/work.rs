@@ -160,6 +160,10 @@ fn drain_once(runtime: &Runtime, told: &str) -> ExitCode {
     };
     if let Some(finished) = option("finished=") {
         fill(finished);
+        runtime.block_on(async {
+            let mut admin = PgConnection::connect(url).await.expect("a connection");
+            sqlx::raw_sql("VACUUM ANALYZE").execute(&mut admin).await.expect("analyzed");
+        });
         tasks(runtime, 4, 4, |task, _| agent(work.clone(), order_type, task, 200, u64::MAX));
     }
     fill(items);
