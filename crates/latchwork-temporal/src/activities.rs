@@ -1,0 +1,181 @@
+//! What workflows cannot do themselves and let their worker do: a signal that also starts the mutex, and
+//! the look at how an earlier run of a mutex ended.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use serde::{Deserialize, Serialize};
+use temporalio_client::grpc::WorkflowService;
+use temporalio_client::tonic::Request;
+use temporalio_client::{
+    Client, NamespacedClient, RetryOptions, RpcOptions, WorkflowExecutionStatus,
+    WorkflowListOptions,
+};
+use temporalio_common::data_converters::{SerializationContextData, WorkflowSerializationContext};
+use temporalio_common::protos::temporal::api::common::v1::WorkflowExecution;
+use temporalio_common::protos::temporal::api::enums::v1::HistoryEventFilterType;
+use temporalio_common::protos::temporal::api::history::v1::history_event::Attributes;
+use temporalio_common::protos::temporal::api::workflowservice::v1::GetWorkflowExecutionHistoryRequest;
+use temporalio_macros::activities;
+use temporalio_sdk::activities::{ActivityContext, ActivityError};
+
+use crate::client::MutexClient;
+use crate::messages::{MutexResult, Operation, Outcome};
+use crate::{Error, ErrorKind};
+
+/// The activities that mutexes and those who lock them need. A worker whose workflows use
+/// [`Mutex`](crate::Mutex) registers them: see [`register_caller`](crate::register_caller).
+pub struct MutexActivities;
+
+/// Sends an operation to a mutex, which is started where there is none.
+#[doc(hidden)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SendRequest {
+    pub(crate) resource: String,
+    pub(crate) task_queue: String,
+    pub(crate) idle_timeout_ms: u64,
+    pub(crate) operation: Operation,
+    /// Whether to wait for the outcome.
+    pub(crate) answer: bool,
+    /// How long it may take.
+    pub(crate) limit_ms: u64,
+}
+
+/// What became of it.
+#[doc(hidden)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SendAnswer {
+    /// The mutex has it; the outcome, where it was waited for.
+    Sent(Option<Outcome>),
+    /// It could not be sent.
+    Failed(ErrorKind),
+}
+
+/// A run, and a workflow's id, before which an earlier run is looked for.
+#[doc(hidden)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PreviousRun {
+    pub(crate) workflow_id: String,
+    pub(crate) run_id: String,
+}
+
+#[allow(missing_docs, reason = "the macro makes constants of the methods")]
+#[activities]
+impl MutexActivities {
+    /// Sends an operation.
+    #[activity(name = "latchwork.mutex.send")]
+    pub async fn send(
+        context: ActivityContext,
+        request: SendRequest,
+    ) -> Result<SendAnswer, ActivityError> {
+        let SendRequest { resource, task_queue, idle_timeout_ms, operation, answer, limit_ms } =
+            request;
+        let limit = Duration::from_millis(limit_ms);
+        let client = MutexClient::new(context.client(), task_queue)
+            .with_idle_timeout(Duration::from_millis(idle_timeout_ms));
+        let sent = if answer {
+            client.perform(&resource, operation, true, limit).await
+        } else {
+            client.deliver(&resource, operation, limit).await.map(|()| None)
+        };
+        Ok(match sent {
+            Ok(outcome) => SendAnswer::Sent(outcome),
+            Err(error) => SendAnswer::Failed(error.kind().clone()),
+        })
+    }
+
+    /// The highest fence that earlier runs of a mutex gave, as far as the server still knows them.
+    #[activity(name = "latchwork.mutex.last_fence")]
+    pub async fn last_fence(
+        context: ActivityContext,
+        before: PreviousRun,
+    ) -> Result<u64, ActivityError> {
+        Ok(last_fence(&context.client(), &before).await.unwrap_or(0))
+    }
+}
+
+/// Of the runs that ended last.
+async fn last_fence(client: &Client, before: &PreviousRun) -> Option<u64> {
+    const RUNS: usize = 3;
+    let rpc = || {
+        RpcOptions::builder()
+            .timeout(Duration::from_secs(2))
+            .retry_options(RetryOptions::no_retries())
+            .build()
+    };
+    let id = quoted(&before.workflow_id);
+    let query = format!("WorkflowId = {id} AND ExecutionStatus = 'Completed'");
+    let options = WorkflowListOptions::builder().limit(RUNS).rpc_options(rpc()).build();
+    let mut found = client.list_workflows(query, options);
+    let mut highest = None;
+    while let Some(Ok(run)) = found.next().await {
+        if run.run_id() == before.run_id || run.status() != WorkflowExecutionStatus::Completed {
+            continue;
+        }
+        let fence = fence_of(client, &before.workflow_id, run.run_id()).await;
+        highest = highest.max(fence);
+    }
+    highest
+}
+
+/// The fence in the result of a run.
+async fn fence_of(client: &Client, workflow_id: &str, run_id: &str) -> Option<u64> {
+    let mut request = Request::new(GetWorkflowExecutionHistoryRequest {
+        namespace: client.namespace(),
+        execution: Some(WorkflowExecution {
+            workflow_id: workflow_id.to_owned(),
+            run_id: run_id.to_owned(),
+        }),
+        history_event_filter_type: HistoryEventFilterType::CloseEvent as i32,
+        ..GetWorkflowExecutionHistoryRequest::default()
+    });
+    request.set_timeout(Duration::from_secs(2));
+    let mut client = client.clone();
+    let found = WorkflowService::get_workflow_execution_history(&mut client, request).await.ok()?;
+    let last = found.into_inner().history?.events.pop()?;
+    let Attributes::WorkflowExecutionCompletedEventAttributes(completed) = last.attributes? else {
+        return None;
+    };
+    let mut result = completed.result?;
+    let context = SerializationContextData::Workflow(WorkflowSerializationContext::new());
+    let converter = client.data_converter().clone();
+    let result: MutexResult =
+        converter.from_payloads(&context, result.payloads.split_off(0)).await.ok()?;
+    Some(result.last_fence)
+}
+
+/// A text in a query of the server's listing.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"))
+}
+
+impl MutexClient {
+    /// Sends an operation without waiting for its outcome. The mutex was found ready before.
+    async fn deliver(
+        &self,
+        resource: &str,
+        operation: Operation,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        use crate::client::{CallError, Pauses};
+
+        let end = tokio::time::Instant::now() + limit;
+        let mut last = String::from("it is busy");
+        let mut pauses = Pauses::default();
+        loop {
+            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            if left.is_zero() {
+                let error = Error::unreachable("signalling", last);
+                return Err(self.explained(resource, error, Duration::from_secs(1)).await);
+            }
+            match self.send(resource, vec![operation.clone()], true, left).await {
+                Ok(()) => return Ok(()),
+                Err(CallError::Final(error)) => return Err(error),
+                Err(CallError::NoAnswer(reason)) => last = reason,
+                Err(CallError::Busy | CallError::NotFound) => {}
+            }
+            tokio::time::sleep(pauses.next().min(left)).await;
+        }
+    }
+}
