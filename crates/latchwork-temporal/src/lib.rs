@@ -17,6 +17,7 @@ mod client;
 mod error;
 mod messages;
 mod mutex;
+mod provider;
 mod state;
 mod worker;
 mod workflow;
@@ -36,6 +37,7 @@ pub use messages::{
     workflow_id,
 };
 pub use mutex::{HasMutexInbox, HeldMutex, Mutex, MutexInbox, MutexOptions};
+pub use provider::{TemporalConfig, TemporalLockProvider};
 #[doc(hidden)]
 pub use state::{Message, State};
 pub use worker::{DEFAULT_TASK_QUEUE, register, register_caller, run_worker, worker_options};
