@@ -1,9 +1,11 @@
 //! What workflows cannot do themselves and let their worker do: a signal that also starts the mutex, and
 //! the look at how an earlier run of a mutex ended.
+#![allow(missing_docs, reason = "the macros make constants of the methods")]
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use latchwork_lock::{Clock, SystemClock};
 use serde::{Deserialize, Serialize};
 use temporalio_client::grpc::WorkflowService;
 use temporalio_client::tonic::Request;
@@ -60,7 +62,6 @@ pub struct PreviousRun {
     pub(crate) run_id: String,
 }
 
-#[allow(missing_docs, reason = "the macro makes constants of the methods")]
 #[activities]
 impl MutexActivities {
     /// Sends an operation.
@@ -160,11 +161,11 @@ impl MutexClient {
     ) -> Result<(), Error> {
         use crate::client::{CallError, Pauses};
 
-        let end = tokio::time::Instant::now() + limit;
+        let end = SystemClock.now().after(limit);
         let mut last = String::from("it is busy");
         let mut pauses = Pauses::default();
         loop {
-            let left = end.saturating_duration_since(tokio::time::Instant::now());
+            let left = end.since(SystemClock.now());
             if left.is_zero() {
                 let error = Error::unreachable("signalling", last);
                 return Err(self.explained(resource, error, Duration::from_secs(1)).await);
@@ -172,8 +173,8 @@ impl MutexClient {
             match self.send(resource, vec![operation.clone()], true, left).await {
                 Ok(()) => return Ok(()),
                 Err(CallError::Final(error)) => return Err(error),
-                Err(CallError::NoAnswer(reason)) => last = reason,
-                Err(CallError::Busy | CallError::NotFound) => {}
+                Err(CallError::NoAnswer(reason) | CallError::Busy(reason)) => last = reason,
+                Err(CallError::NotFound) => {}
             }
             tokio::time::sleep(pauses.next().min(left)).await;
         }

@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use latchwork_lock::{Clock, SystemClock};
 use temporalio_client::errors::{WorkflowInteractionError, WorkflowQueryError, WorkflowStartError};
 use temporalio_client::tonic::{Code, Status};
 use temporalio_client::{
@@ -47,7 +48,7 @@ pub(crate) enum CallError {
     /// There is no mutex of this resource, or it has ended.
     NotFound,
     /// The mutex gets more calls at once than the server lets through; a short pause helps.
-    Busy,
+    Busy(String),
     /// The server or the mutex did not answer; the call may have had its effect.
     NoAnswer(String),
     /// What only an operator can change, or what is certain.
@@ -187,8 +188,8 @@ impl MutexClient {
         start: bool,
         limit: Duration,
     ) -> Result<Option<Outcome>> {
-        let end = tokio::time::Instant::now() + limit;
-        let left = || end.saturating_duration_since(tokio::time::Instant::now());
+        let end = SystemClock.now().after(limit);
+        let left = || end.since(SystemClock.now());
         let mut last = String::from("it did not answer in time");
         let mut pauses = Pauses::default();
         let mut is_sent = false;
@@ -217,7 +218,7 @@ impl MutexClient {
                 Ok(()) => is_sent = pauses.count < 3,
                 Err(CallError::NotFound) if !start => return Ok(None),
                 Err(CallError::NotFound) => is_sent = false,
-                Err(CallError::Busy) => {}
+                Err(CallError::Busy(reason)) => last = reason,
                 Err(CallError::NoAnswer(reason)) => {
                     last = reason;
                     // The signal was accepted, so the server is there: who does not answer is the mutex.
@@ -348,7 +349,7 @@ impl MutexClient {
                 self.no_namespace()
             }
             Code::NotFound => CallError::NotFound,
-            Code::ResourceExhausted => CallError::Busy,
+            Code::ResourceExhausted => CallError::Busy(message.to_owned()),
             Code::PermissionDenied
             | Code::Unauthenticated
             | Code::InvalidArgument
@@ -370,6 +371,14 @@ impl Pauses {
         self.count += 1;
         let span = Duration::from_millis(10 << self.count.min(5));
         span.mul_f64(rand::random_range(0.3..=1.0))
+    }
+
+    /// The same for a mutex that is busy, which is over soon: a server lets one query wait at a time for the
+    /// task that a signal has begun.
+    pub(crate) fn next_busy(&mut self) -> Duration {
+        self.count += 1;
+        let span = Duration::from_millis(4 << self.count.min(4));
+        span.mul_f64(rand::random_range(0.2..=1.0))
     }
 
     pub(crate) fn reset(&mut self) {

@@ -210,6 +210,20 @@ mod tests {
     }
 
     #[test]
+    fn the_table_in_the_documentation_has_these_codes() {
+        let page = include_str!("../../../docs/errors.md");
+        let of_the_lock_layer = latchwork_lock::Error::CODES.map(|row| row.0);
+        for (code, meaning, temporary) in Error::CODES {
+            // Those that both have mean the same, in words of their own.
+            if !of_the_lock_layer.contains(&code) {
+                let temporary = if temporary { "yes" } else { "no" };
+                let row = format!("| `{code}` | {meaning} | {temporary} |\n");
+                assert!(page.contains(&row), "docs/errors.md should have:\n{row}");
+            }
+        }
+    }
+
+    #[test]
     fn an_error_survives_the_journey_through_a_history() {
         let kind = ErrorKind::NoWorker { task_queue: "q".into(), namespace: "n".into() };
         let text = serde_json::to_string(&kind).expect("it serialises");

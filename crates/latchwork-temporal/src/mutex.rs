@@ -358,35 +358,33 @@ impl Mutex {
         F: Future<Output = T>,
     {
         let began = time(ctx.workflow_time());
-        let acquire = Operation {
-            id: new_id(ctx),
-            kind: OperationKind::Acquire(Acquire {
-                lease,
-                mode: self.options.mode,
-                owner: self.options.owner.clone(),
-                process: ctx.workflow_id().to_owned(),
-                note: self.options.note.clone(),
-                ttl_us: micros(self.options.holder_timeout),
-                wait: match self.options.wait {
-                    // The mutex gives up after the workflow has.
-                    Some(wait) => Patience::ForMicros(micros(wait.saturating_add(SLACK))),
-                    None => Patience::Forever,
-                },
-                again: false,
-                workflow: Some(Caller {
-                    workflow_id: ctx.workflow_id().to_owned(),
-                    run_id: ctx.run_id().to_owned(),
-                    grace_us: micros(self.options.holder_grace),
-                }),
+        let acquire = OperationKind::Acquire(Acquire {
+            lease,
+            mode: self.options.mode,
+            owner: self.options.owner.clone(),
+            process: ctx.workflow_id().to_owned(),
+            note: self.options.note.clone(),
+            ttl_us: micros(self.options.holder_timeout),
+            wait: match self.options.wait {
+                // The mutex gives up after the workflow has.
+                Some(wait) => Patience::ForMicros(micros(wait.saturating_add(SLACK))),
+                None => Patience::Forever,
+            },
+            again: false,
+            workflow: Some(Caller {
+                workflow_id: ctx.workflow_id().to_owned(),
+                run_id: ctx.run_id().to_owned(),
+                grace_us: micros(self.options.holder_grace),
             }),
-        };
-        if let Err(error) = self.send(ctx, acquire, false).await {
+        });
+        let operation = Operation { id: new_id(ctx), kind: acquire.clone() };
+        if let Err(error) = self.send(ctx, operation, false).await {
             // It may have arrived all the same.
             self.release(ctx, lease).await;
             return Err(error);
         }
         let resource = self.resource.clone();
-        let waited = self.wait(ctx, lease).await;
+        let waited = self.wait(ctx, lease, acquire).await;
         let Waited::Granted { fence, previous_fence, expires_us } = waited else {
             self.release(ctx, lease).await;
             let span = time(ctx.workflow_time()).saturating_sub(began);
@@ -415,20 +413,20 @@ impl Mutex {
     }
 
     /// Ends when the request was granted, or is given up.
-    async fn wait<W: HasMutexInbox>(&self, ctx: &WorkflowContext<W>, lease: Id) -> Waited {
+    ///
+    /// A request that waits long is sent again now and then: a mutex that knows it does nothing, and one that
+    /// was terminated and started anew has forgotten it.
+    async fn wait<W: HasMutexInbox>(
+        &self,
+        ctx: &WorkflowContext<W>,
+        lease: Id,
+        acquire: OperationKind,
+    ) -> Waited {
         let token = WorkflowCancellationToken::new();
         let span = self.options.wait;
-        let timed_out = async {
-            match span {
-                Some(span) => {
-                    let options =
-                        TimerOptions::builder(span).cancellation_token(token.clone()).build();
-                    ctx.timer(options).await;
-                }
-                None => std::future::pending().await,
-            }
-        };
-        let mut timed_out = std::pin::pin!(timed_out.fuse());
+        let mut timed_out = std::pin::pin!(pause(ctx, span, &token).fuse());
+        let remind = span.is_none_or(|span| span > REMIND).then_some(REMIND);
+        let mut due = Box::pin(pause(ctx, remind, &token).fuse());
         let mut cancelled = std::pin::pin!(ctx.cancelled());
         let waited = loop {
             let replied = ctx.wait_condition_with_options(
@@ -440,6 +438,12 @@ impl Mutex {
                 _ = replied => {}
                 _ = cancelled => break Waited::Cancelled,
                 () = timed_out => break Waited::TooLong,
+                () = due => {
+                    let operation = Operation { id: new_id(ctx), kind: acquire.clone() };
+                    // What fails now is tried again the next time.
+                    let _ = self.send(ctx, operation, false).await;
+                    due = Box::pin(pause(ctx, remind, &token).fuse());
+                }
             }
             match ctx.state(|workflow| workflow.mutex_inbox().next(lease)) {
                 Some(ReplyKind::Granted { fence, previous_fence, expires_us }) => {
@@ -545,6 +549,24 @@ impl Mutex {
         }
     }
 }
+
+/// Ends after a span; never without one.
+async fn pause<W>(
+    ctx: &WorkflowContext<W>,
+    span: Option<Duration>,
+    token: &WorkflowCancellationToken,
+) {
+    match span {
+        Some(span) => {
+            let options = TimerOptions::builder(span).cancellation_token(token.clone()).build();
+            ctx.timer(options).await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// How often a request that waits is sent again.
+const REMIND: Duration = Duration::from_secs(600);
 
 /// What the other side gets more of.
 const SLACK: Duration = Duration::from_secs(5);

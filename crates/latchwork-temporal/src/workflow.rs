@@ -6,6 +6,7 @@
 //!
 //! A timer costs two events of history, a signal one and a task three. So the loop keeps one timer and
 //! starts another only if something is due before it: an uncontended lock starts none.
+#![allow(missing_docs, reason = "the macros make constants of the methods")]
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -48,7 +49,6 @@ pub struct MutexWorkflow {
     draining: bool,
 }
 
-#[allow(missing_docs, reason = "the macro makes constants of the methods")]
 #[workflow_methods]
 impl MutexWorkflow {
     /// The state that the run starts with.
@@ -93,7 +93,7 @@ impl MutexWorkflow {
             if ctx.continue_as_new_suggested() || ctx.state(|mutex| mutex.is_long()) {
                 ctx.state_mut(|mutex| mutex.draining = true);
                 timer.stop();
-                let next = ctx.state(|mutex| mutex.carry());
+                let next = ctx.state(|mutex| mutex.next_input());
                 ctx.continue_as_new(next, ContinueAsNewOptions::default())?;
             }
             ctx.set_current_details(ctx.state(|mutex| mutex.state.summary()));
@@ -162,7 +162,7 @@ impl MutexWorkflow {
     }
 
     /// What the next run goes on with.
-    fn carry(&self) -> MutexInput {
+    fn next_input(&self) -> MutexInput {
         MutexInput { carried: Some(Box::new(self.state.clone())), ..self.input.clone() }
     }
 }

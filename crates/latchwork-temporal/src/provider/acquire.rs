@@ -17,7 +17,7 @@ use crate::state::micros;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How much longer than its wait a request may take that has got no answer yet.
-const FIRST_ANSWER: Duration = Duration::from_millis(700);
+const FIRST_ANSWER: Duration = Duration::from_millis(1_500);
 
 /// Requests a lease and waits as the request says.
 ///

@@ -21,7 +21,10 @@ const BATCH: usize = 100;
 const LONGEST_CALL: Duration = Duration::from_secs(5);
 
 /// The pause between two looks for a waiter that is next. For others it is longer.
-const FIRST_POLL: Duration = Duration::from_millis(40);
+const FIRST_POLL: Duration = Duration::from_millis(30);
+
+/// The pause of one that is next and has looked often.
+const SLOW_POLL: Duration = Duration::from_millis(250);
 
 /// The longest pause: with the claim behind it, it is well within the claim window.
 const LONGEST_POLL: Duration = Duration::from_millis(800);
@@ -243,7 +246,6 @@ impl Waiter {
         let links = self.links.links.lock();
         if let Some(link) = links.get(&self.key) {
             link.state.lock().waiters.remove(&self.lease);
-            link.wake.notify_one();
         }
     }
 }
@@ -345,7 +347,7 @@ impl LinkRun {
         if self.sent.is_empty() && waiters.is_empty() {
             return Duration::ZERO;
         }
-        let had_sent = !self.sent.is_empty();
+        let (had_sent, nearest) = (!self.sent.is_empty(), self.nearest);
         if let Err(pause) = self.query(waiters).await {
             return pause;
         }
@@ -358,13 +360,15 @@ impl LinkRun {
         if self.link.state.lock().waiters.is_empty() {
             return Duration::ZERO;
         }
-        self.next_poll(had_sent)
+        self.next_poll(had_sent || nearest != self.nearest)
     }
 
-    fn next_poll(&mut self, news: bool) -> Duration {
+    /// It begins short whenever something has changed.
+    fn next_poll(&mut self, changed: bool) -> Duration {
         let place = u32::try_from(self.nearest.min(100)).unwrap_or(100);
         let first = (FIRST_POLL * place).min(LONGEST_POLL);
-        self.poll = if news { first } else { self.poll.mul_f64(1.25).clamp(first, LONGEST_POLL) };
+        let last = (SLOW_POLL * place).min(LONGEST_POLL);
+        self.poll = if changed { first } else { self.poll.mul_f64(1.2).clamp(first, last) };
         self.poll.mul_f64(rand::random_range(0.7..=1.0))
     }
 
@@ -403,10 +407,10 @@ impl LinkRun {
                 }
                 Ok(())
             }
-            Err(CallError::Busy) => {
-                self.trouble = Some("it is busy".to_owned());
+            Err(CallError::Busy(reason)) => {
+                self.trouble = Some(reason);
                 self.put_back(batch);
-                Err(self.pauses.next())
+                Err(self.pauses.next_busy())
             }
             Err(CallError::NoAnswer(reason)) => {
                 self.trouble = Some(reason);
@@ -439,9 +443,9 @@ impl LinkRun {
                 self.mutex_ended();
                 return Ok(());
             }
-            Err(CallError::Busy) => {
-                self.trouble = Some("it is busy".to_owned());
-                return Err(self.pauses.next());
+            Err(CallError::Busy(reason)) => {
+                self.trouble = Some(reason);
+                return Err(self.pauses.next_busy());
             }
             Err(CallError::NoAnswer(reason)) => {
                 self.explain(Error::unreachable("asking the mutex", reason)).await;

@@ -174,11 +174,11 @@ pub(super) async fn with_retry<T, F: Future<Output = std::result::Result<T, Call
     let mut pauses = Pauses::default();
     loop {
         let left = end.since(SystemClock.now());
-        let error = match call(left.min(Duration::from_secs(4))).await {
-            Err(error @ (CallError::Busy | CallError::NoAnswer(_))) => error,
+        let (error, pause) = match call(left.min(Duration::from_secs(4))).await {
+            Err(error @ CallError::Busy(_)) => (error, pauses.next_busy()),
+            Err(error @ CallError::NoAnswer(_)) => (error, pauses.next()),
             ended => return ended,
         };
-        let pause = pauses.next();
         if left <= pause + Duration::from_secs(1) {
             return Err(error);
         }
@@ -192,8 +192,9 @@ fn plain(error: CallError) -> crate::Error {
 
     match error {
         CallError::Final(error) => error,
-        CallError::NoAnswer(reason) => Error::unreachable("asking the mutex", reason),
-        CallError::Busy => Error::unreachable("asking the mutex", "it is busy"),
+        CallError::NoAnswer(reason) | CallError::Busy(reason) => {
+            Error::unreachable("asking the mutex", reason)
+        }
         CallError::NotFound => Error::unreachable("asking the mutex", "it has ended"),
     }
 }

@@ -5,9 +5,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use latchwork_contract::lock::{Suite, TestBackend, missing, suite as suite_of};
 use latchwork_temporal::{MutexStatus, TemporalConfig, TemporalLockProvider};
-use temporalio_client::{
-    UntypedQuery, WorkflowListOptions, WorkflowQueryOptions,
-};
+use temporalio_client::{UntypedQuery, WorkflowListOptions, WorkflowQueryOptions};
 use temporalio_common::UntypedWorkflow;
 use temporalio_common::data_converters::RawValue;
 

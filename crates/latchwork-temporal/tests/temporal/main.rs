@@ -6,14 +6,22 @@
     reason = "a test says what went wrong by panicking"
 )]
 
+mod caller;
 mod clients;
 mod contract;
+mod replay;
 mod support;
+mod trouble;
+mod workflows;
 
 use libtest_mimic::{Arguments, Trial};
 
 fn main() {
+    trouble::be_a_worker();
     let mut trials: Vec<Trial> = latchwork_contract::lock::trials(vec![contract::suite()]);
     trials.extend(clients::trials());
+    trials.extend(workflows::trials());
+    trials.extend(replay::trials());
+    trials.extend(trouble::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
