@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchwork_lock::Locks;
+use latchwork_lock::{LockConfig, Locks};
 use latchwork_temporal::{TemporalConfig, TemporalLockProvider, run_worker};
 use libtest_mimic::{Failed, Trial};
 use temporalio_client::Client;
@@ -81,9 +81,11 @@ impl Drop for Host {
     }
 }
 
-/// A connection as another process would have it.
+/// A connection as another process would have it. Its leases outlast what a busy machine dawdles away.
 pub(crate) async fn open(config: &TemporalConfig) -> Locks {
-    Locks::new(TemporalLockProvider::open(config.clone()).await.expect("the server is there"))
+    let provider = TemporalLockProvider::open(config.clone()).await.expect("the server is there");
+    let ttl = Duration::from_secs(600);
+    Locks::new(provider).with_defaults(LockConfig { ttl, ..LockConfig::default() })
 }
 
 /// A client of the server's own calls.
