@@ -12,8 +12,9 @@ use temporalio_client::errors::{WorkflowInteractionError, WorkflowQueryError, Wo
 use temporalio_client::tonic::{Code, Status};
 use temporalio_client::{
     Client, NamespacedClient, QueryRejectCondition, RetryOptions, RpcOptions,
-    WorkflowDescribeOptions, WorkflowHandle, WorkflowIdConflictPolicy, WorkflowIdReusePolicy,
-    WorkflowQueryOptions, WorkflowSignalOptions, WorkflowStartOptions, grpc::WorkflowService,
+    WorkflowDescribeOptions, WorkflowExecutionStatus, WorkflowHandle, WorkflowIdConflictPolicy,
+    WorkflowIdReusePolicy, WorkflowQueryOptions, WorkflowSignalOptions, WorkflowStartOptions,
+    grpc::WorkflowService,
 };
 use temporalio_common::data_converters::RawValue;
 use temporalio_common::protos::temporal::api::common::v1::Payload;
@@ -335,6 +336,10 @@ impl MutexClient {
             WorkflowQueryError::NotFound(status) | WorkflowQueryError::Rpc(status) => {
                 self.status_error(&status)
             }
+            // The next run is there already, and has everything.
+            WorkflowQueryError::Rejected {
+                status: Some(WorkflowExecutionStatus::ContinuedAsNew),
+            } => CallError::Busy("it continues as new".to_owned()),
             WorkflowQueryError::Rejected { .. } => CallError::NotFound,
             error => CallError::Final(Error::refused("querying", error.to_string())),
         }

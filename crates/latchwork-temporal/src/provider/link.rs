@@ -487,16 +487,10 @@ impl LinkRun {
         Ok(())
     }
 
-    /// The mutex has ended between a signal and the query.
+    /// The mutex has ended between a signal and the query. What it was asked is sent once more: it is done
+    /// once, and where nothing is to be started the server says that there is no mutex any more.
     fn mutex_ended(&mut self) {
-        for mut pending in std::mem::take(&mut self.sent) {
-            if pending.start {
-                pending.missed += 1;
-                self.unsent.push_back(pending);
-            } else {
-                self.links.settle(pending, Ok(None));
-            }
-        }
+        self.unsent.extend(self.sent.drain(..));
         for places in self.link.state.lock().waiters.values() {
             places.send_replace(QueuePlace::Unknown);
         }
