@@ -20,6 +20,9 @@ use crate::messages::{ID_PREFIX, WORKFLOW_TYPE, workflow_id};
 /// How many mutexes are asked at the same time.
 const AT_ONCE: usize = 16;
 
+/// How long each of them may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The mutexes whose resource begins so and that are in use, sorted.
 pub(super) async fn list(links: &Links, prefix: &str) -> Result<Vec<Inspection>> {
     let mut ids = running(links, prefix).await.map_err(|error| failed(error, "listing"))?;
@@ -29,11 +32,13 @@ pub(super) async fn list(links: &Links, prefix: &str) -> Result<Vec<Inspection>>
         }
     }
     let client = links.client();
-    let asked = stream::iter(ids)
-        .map(|id| async move { with_retry(|limit| client.status_by_id(&id, limit)).await });
+    let asked = stream::iter(ids).map(|id| async move {
+        let status = with_retry(PATIENCE, |limit| client.status_by_id(&id, limit)).await;
+        (id, status)
+    });
     let mut asked = asked.buffer_unordered(AT_ONCE);
     let mut found = Vec::new();
-    while let Some(status) = asked.next().await {
+    while let Some((id, status)) = asked.next().await {
         match status {
             Ok(status) => {
                 let used = !status.holders.is_empty() || !status.waiters.is_empty();
@@ -42,6 +47,10 @@ pub(super) async fn list(links: &Links, prefix: &str) -> Result<Vec<Inspection>>
                 }
             }
             Err(CallError::NotFound) => {}
+            // One that nobody runs any more must not hide all others.
+            Err(CallError::NoAnswer(reason)) => {
+                tracing::warn!(workflow = id, reason, "a mutex does not answer, and is left out");
+            }
             Err(error) => return Err(failed(error, "listing")),
         }
     }

@@ -151,7 +151,7 @@ impl TemporalLockProvider {
         let resource = key.as_str().to_owned();
         BACKGROUND
             .run("inspecting", async move {
-                let asked = with_retry(|limit| client.status(&resource, limit)).await;
+                let asked = with_retry(PATIENCE, |limit| client.status(&resource, limit)).await;
                 match asked {
                     Ok(status) => Ok(Some(status)),
                     Err(CallError::NotFound) => Ok(None),
@@ -166,11 +166,12 @@ impl TemporalLockProvider {
     }
 }
 
-/// Calls again while the mutex is busy or does not answer, for as long as anybody waits for a look.
+/// Calls again while the mutex is busy or does not answer, for this long.
 pub(super) async fn with_retry<T, F: Future<Output = std::result::Result<T, CallError>>>(
+    patience: Duration,
     mut call: impl FnMut(Duration) -> F,
 ) -> std::result::Result<T, CallError> {
-    let end = SystemClock.now().after(PATIENCE);
+    let end = SystemClock.now().after(patience);
     let mut pauses = Pauses::default();
     loop {
         let left = end.since(SystemClock.now());
