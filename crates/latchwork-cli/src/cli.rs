@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "temporal")]
+use crate::commands::temporal;
 use crate::commands::{completions, demo, flows, lock, locks};
 #[cfg(feature = "sqlite")]
 use crate::commands::{config, serve, tokens, types};
-#[cfg(feature = "temporal")]
-use crate::commands::temporal;
 use crate::output::has_colour;
 
 /// Distributed locks, durable flows, and reviewed work.
