@@ -106,16 +106,18 @@ async fn w03_a_hundred_thousand_behind_a_limit_cost_nothing(room: Room) {
     }
     let (_, held) = claim(&full).await;
     assert_eq!(held.input["key"], "lane", "the key is at its limit from now on");
-    let (mut usual, mut behind) = (Vec::new(), Vec::new());
     claim(&full).await;
-    for _ in 0..25 {
-        usual.push(claim(&empty).await.0);
+    // The quickest of each: what a claim costs by itself. The others also waited for other tests, and
+    // on a busy machine even the quickest of a few did.
+    let (mut usual, mut behind) = (Duration::MAX, Duration::MAX);
+    for round in 1..=300 {
+        usual = usual.min(claim(&empty).await.0);
         let (took, lease) = claim(&full).await;
         assert!(lease.input["key"].is_null());
-        behind.push(took);
+        behind = behind.min(took);
+        if round >= 25 && behind <= usual * 3 {
+            return;
+        }
     }
-    // The quickest of each: what a claim costs by itself. The others also waited for other tests.
-    let quickest = |all: Vec<Duration>| all.into_iter().min().expect("claims");
-    let (usual, behind) = (quickest(usual), quickest(behind));
-    assert!(behind <= usual * 3, "{behind:?} behind 100,000 items, {usual:?} without");
+    panic!("{behind:?} behind 100,000 items, {usual:?} without");
 }
