@@ -79,3 +79,25 @@ pub(crate) async fn an_edit_of_a_stopped_process_ends() {
     eventually("it is free again", async || !locks.exists("key").await.expect("it answers")).await;
     assert!(lost.await.expect("no panic").is_err());
 }
+
+/// The release of a dropped request goes over another connection, and may be there first.
+pub(crate) async fn a_dropped_resume_takes_nothing_after_its_release() {
+    let address = test_database().await;
+    let relay = Relay::start(place(&address)).await;
+    let (ours, theirs) = (connect(&relay.leads_to(&address)).await, connect(&address).await);
+    let guard = ours.lock("key").ttl(secs(90)).acquire().await.expect("a free key");
+    let lease = guard.into_lease().await.expect("held");
+    relay.hold_edits();
+    let mut resume = Box::pin(ours.resume(lease.clone()));
+    eventually("the edit is held", async || {
+        assert!(futures::poll!(resume.as_mut()).is_pending());
+        relay.holds_an_edit()
+    })
+    .await;
+    drop(resume);
+    ours.close().await;
+    relay.pass_edits();
+    relay.quiet().await;
+    let guard = theirs.resume(lease).await.expect("nobody has resumed it");
+    guard.release().await.expect("held");
+}

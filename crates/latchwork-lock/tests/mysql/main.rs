@@ -64,7 +64,8 @@ fn main() {
         collisions:
             a_deadlock_is_tried_again,
             a_key_that_somebody_sits_on_is_an_outage,
-            an_edit_of_a_stopped_process_ends;
+            an_edit_of_a_stopped_process_ends,
+            a_dropped_resume_takes_nothing_after_its_release;
         messages:
             messages_are_as_few_as_declared,
             a_key_goes_from_task_to_task_by_single_messages;

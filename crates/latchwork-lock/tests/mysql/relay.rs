@@ -1,5 +1,5 @@
 //! Between a client and the server: it counts how often the talk turns from the one to the other,
-//! and may keep the last word of an edit to itself.
+//! and may hold the first message of an edit, or keep the last one to itself.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::support::backend::mysql::place;
 use crate::support::{eventually, millis};
@@ -24,6 +25,8 @@ struct State {
     edits: AtomicU64,
     swallows: AtomicBool,
     swallowed: AtomicBool,
+    holds: watch::Sender<bool>,
+    held: AtomicBool,
 }
 
 impl Relay {
@@ -73,7 +76,22 @@ impl Relay {
         self.state.swallows.store(true, Ordering::SeqCst);
     }
 
-    /// Ends when that has happened.
+    /// From now on the first message of an edit is held.
+    pub(crate) fn hold_edits(&self) {
+        self.state.holds.send_replace(true);
+    }
+
+    /// Whether an edit is held.
+    pub(crate) fn holds_an_edit(&self) -> bool {
+        self.state.held.load(Ordering::SeqCst)
+    }
+
+    /// Passes on the edit that is held, and all that come.
+    pub(crate) fn pass_edits(&self) {
+        self.state.holds.send_replace(false);
+    }
+
+    /// Ends when a commit was kept back.
     pub(crate) async fn swallowed(&self) {
         eventually("a commit", async || self.state.swallowed.load(Ordering::SeqCst)).await;
     }
@@ -94,6 +112,11 @@ async fn pass(client: TcpStream, server: TcpStream, state: Arc<State>) {
             // The first words of an edit; its last ones are in another message.
             if says(b"SESSION wait_timeout = 5") {
                 state.edits.fetch_add(1, Ordering::SeqCst);
+                let mut holds = state.holds.subscribe();
+                if *holds.borrow_and_update() {
+                    state.held.store(true, Ordering::SeqCst);
+                    let _ = holds.wait_for(|holds| !holds).await;
+                }
             }
             if says(b"COMMIT") && state.swallows.load(Ordering::SeqCst) {
                 state.swallowed.store(true, Ordering::SeqCst);

@@ -15,6 +15,7 @@ use super::store::{BACKGROUND, Edit, Store};
 use super::{acquire, config, schema, sweep};
 use crate::coordination;
 use crate::coordination::acquire::{AcquireAttempt, AcquireBackend, AttemptOutcome};
+use crate::coordination::cancel::CancelOnDrop;
 use crate::coordination::deferred_release::DeferredReleases;
 use crate::coordination::polling::poll_waiters;
 use crate::coordination::waiters::WaiterRegistry;
@@ -181,7 +182,14 @@ impl LockProvider for MySqlLockProvider {
         let (old, fresh) = (record::id(proof.token), record::id(fresh));
         let here =
             RequesterInfo::new(&self.store.process, &self.store.client, crate::Moment::NEVER);
+        let caller = CancelOnDrop::new();
+        let is_cancelled = caller.flag();
         self.edit("resuming", proof.key, move |rules, edit| {
+            // Under the key's lock: the release that follows a dropped request may have been here
+            // before it, and would not come again.
+            if is_cancelled.is_cancelled() {
+                return None;
+            }
             let grant = rules.rotate(old, fresh, ttl, edit.now, &mut edit.fences())?;
             if let Some(held) = rules.holder_mut(fresh) {
                 held.requester.extra = here.clone();

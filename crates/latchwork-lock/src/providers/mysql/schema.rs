@@ -199,7 +199,9 @@ const REMEMBER: &str = "SET @latchwork_wait = @@SESSION.wait_timeout, \
 /// Gives back, in one message, all keys of these that nobody else uses. Answers the ids of those
 /// that are still stored: others wait for the key or share it, the lease has run out, or it was a
 /// place in a queue. A key that somebody is changing is waited for only shortly, since all others
-/// wait with it. Rows of keys are locked in the order of their names, and nothing else is.
+/// wait with it. Rows of keys are locked in the order of their names, and nothing else is. They are
+/// found by their names, never by reading the whole table: there, READ COMMITTED judges a row that
+/// an edit has locked by what it was before, and does not wait for the edit.
 pub(super) fn release_all(leases: &[Lease]) -> String {
     let mut named: Vec<String> = leases
         .iter()
@@ -209,7 +211,8 @@ pub(super) fn release_all(leases: &[Lease]) -> String {
     let named = named.join(" OR ");
     format!(
         "{REMEMBER}; SET SESSION innodb_lock_wait_timeout = 1; {WHOLE}; \
-         UPDATE latchwork_lock_key SET id = NULL, owner = NULL, note = NULL \
+         UPDATE latchwork_lock_key FORCE INDEX (PRIMARY) \
+         SET id = NULL, owner = NULL, note = NULL \
          WHERE ({named}) AND others = 0 AND expires_us > {}; \
          SELECT id FROM latchwork_lock_key WHERE {named} \
          UNION ALL SELECT id FROM latchwork_lock WHERE {named}; {COMMIT}",
