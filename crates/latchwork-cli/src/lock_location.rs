@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use latchwork::Locks;
 use latchwork::lock::{ConnectOptions, FileLockProvider};
+use percent_encoding::percent_decode_str;
 
 use crate::exit::{Exit, Failure};
 
@@ -36,16 +37,21 @@ pub(crate) struct LockLocation {
 }
 
 impl LockLocation {
-    /// Opens the locks to look at them. A mistyped directory is not made, but told.
+    /// Opens the locks to look at them. A mistyped directory or file is not made, but told.
     pub(crate) async fn open(&self) -> Result<Locks, Failure> {
-        if let Some(at) = &self.address()?
-            && let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
-            && let Some(what) = why_not(&directory)
-        {
-            let message = format!("{} {what}", directory.display());
-            return Err(Failure::new(Exit::Unavailable, "lock_backend", message));
+        let unavailable = |message| Failure::new(Exit::Unavailable, "lock_backend", message);
+        let mut address = self.address()?;
+        if let Some(at) = &address {
+            if let Some(directory) = as_path(at).or_else(|| Some(as_file_url(at)?.0))
+                && let Some(what) = why_not(&directory)
+            {
+                return Err(unavailable(format!("{} {what}", directory.display())));
+            }
+            if let Some(existing) = existing_sqlite(at, "nothing was locked there") {
+                address = Some(existing.map_err(unavailable)?);
+            }
         }
-        self.open_with(None, &ConnectOptions::default()).await
+        self.open_at(address, None, &ConnectOptions::default()).await
     }
 
     /// Opens the locks; a lease lives on while the `companion` process does, where the locks know
@@ -55,7 +61,15 @@ impl LockLocation {
         companion: Option<u32>,
         options: &ConnectOptions,
     ) -> Result<Locks, Failure> {
-        let address = self.address()?;
+        self.open_at(self.address()?, companion, options).await
+    }
+
+    async fn open_at(
+        &self,
+        address: Option<String>,
+        companion: Option<u32>,
+        options: &ConnectOptions,
+    ) -> Result<Locks, Failure> {
         let (directory, network) = match &address {
             None => (default_directory()?, false),
             Some(at) => match as_path(at) {
@@ -116,9 +130,10 @@ impl LockLocation {
     /// should know unless it was meant to.
     pub(crate) fn secret_variables(&self) -> Vec<&'static str> {
         let address = self.address().ok().flatten().unwrap_or_default();
-        let scheme = address.split(':').next().unwrap_or_default();
+        // Addresses are read without regard to upper case and surrounding space.
+        let scheme = address.trim().split(':').next().unwrap_or_default().to_ascii_lowercase();
         let mut names = vec![ENVIRONMENT, FILE_ENVIRONMENT];
-        names.extend(match scheme {
+        names.extend(match scheme.as_str() {
             "postgres" | "postgresql" => &["PGPASSWORD"][..],
             "mysql" | "mariadb" => &["MYSQL_PWD"],
             "redis" | "rediss" | "redis+unix" => &["REDISCLI_AUTH"],
@@ -152,6 +167,29 @@ pub(crate) fn address(at: Option<&str>, file: Option<&Path>) -> Result<Option<St
         },
         Err(error) => refuse(format!("--at-file {name} cannot be read: {error}")),
     }
+}
+
+/// The address of an SQLite file for those who only look, with which no file is made; none for any
+/// other address.
+///
+/// # Errors
+/// Why there is no such file to look at.
+pub(crate) fn existing_sqlite(at: &str, consequence: &str) -> Option<Result<String, String>> {
+    let rest = at.trim().strip_prefix("sqlite:")?;
+    let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
+    let name = path.strip_prefix("//").unwrap_or(path);
+    if name.is_empty() || name.contains(":memory:") {
+        return None; // it is refused with what to write instead
+    }
+    let file = percent_decode_str(name).decode_utf8_lossy();
+    Some(match Path::new(&*file).try_exists() {
+        Ok(true) => {
+            let others = options.split('&').filter(|o| !["", "mode=rwc", "mode=rw"].contains(o));
+            Ok(format!("sqlite:{path}?{}", others.chain(["mode=rw"]).collect::<Vec<_>>().join("&")))
+        }
+        Ok(false) => Err(format!("{file} does not exist: {consequence}")),
+        Err(error) => Err(format!("{file} cannot be read: {error}")),
+    })
 }
 
 /// Why there are no locks to look at in a directory, if so.
@@ -293,6 +331,37 @@ mod tests {
             ("etcd://me:hush@a:1,b:2/prefix", "etcd://me:***@a:1,b:2/prefix"),
         ] {
             assert_eq!(without_password(at), shown);
+        }
+    }
+
+    #[test]
+    fn an_sqlite_file_is_looked_at_and_not_made() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("a b.db");
+        let at = format!("sqlite://{}/a%20b.db", directory.path().display());
+        let missing = existing_sqlite(&at, "so").expect("a file").expect_err("not there");
+        assert_eq!(missing, format!("{} does not exist: so", file.display()));
+        std::fs::write(&file, "").expect("written");
+        let found = |at: &str| existing_sqlite(at, "so").expect("a file").expect("it is there");
+        assert_eq!(found(&at), format!("{at}?mode=rw"));
+        let more = format!(" {at}?mode=rwc&synchronous=normal");
+        assert_eq!(found(&more), format!("{at}?synchronous=normal&mode=rw"));
+        for other in ["postgres://host/db", "/srv/locks", "sqlite:", "sqlite::memory:"] {
+            assert_eq!(existing_sqlite(other, "so"), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_kept_from_the_command_however_the_address_is_written() {
+        for (at, variable) in [
+            ("postgres://host/db", "PGPASSWORD"),
+            ("Postgres://host/db", "PGPASSWORD"),
+            (" REDISS://host", "REDISCLI_AUTH"),
+            ("mariadb://host/db", "MYSQL_PWD"),
+            ("etcds://a,b/c", "ETCDCTL_PASSWORD"),
+        ] {
+            let place = LockLocation { at: Some(at.to_owned()), at_file: None };
+            assert_eq!(place.secret_variables(), [ENVIRONMENT, FILE_ENVIRONMENT, variable], "{at}");
         }
     }
 

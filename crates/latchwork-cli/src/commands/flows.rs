@@ -5,7 +5,7 @@ mod ls;
 mod one;
 mod show;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -13,7 +13,7 @@ use latchwork::flow::Contexts;
 
 use super::block_on;
 use crate::exit::{Exit, Failure};
-use crate::lock_location::{ENVIRONMENT, FILE_ENVIRONMENT, address};
+use crate::lock_location::{ENVIRONMENT, FILE_ENVIRONMENT, address, existing_sqlite};
 use crate::output::Output;
 
 /// See what stored transitions wait for, and help those that are stuck.
@@ -66,25 +66,16 @@ impl Store {
     /// Opens the contexts to look after them. A mistyped file is not made, but told.
     async fn open(&self) -> Result<Contexts, Failure> {
         let at = address(self.at.as_deref(), self.at_file.as_deref())?.unwrap_or_default();
-        let at = match at.strip_prefix("sqlite:") {
+        let at = match existing_sqlite(&at, "no transition is stored there") {
+            Some(existing) => {
+                existing.map_err(|what| Failure::new(Exit::Unavailable, "store_backend", what))?
+            }
             None if at.starts_with("postgres") => at,
             None => {
                 // The address may hold a password, so it is not repeated.
                 let message = "which transitions? They are stored at --at sqlite:///file.db or \
                                --at postgres://host/database";
                 return Err(Failure::new(Exit::Usage, "invalid_argument", message));
-            }
-            Some(rest) => {
-                let (path, options) = rest.split_once('?').unwrap_or((rest, ""));
-                let path = path.strip_prefix("//").unwrap_or(path);
-                if !Path::new(path).exists() {
-                    let message = format!("{path} does not exist: no transition is stored there");
-                    return Err(Failure::new(Exit::Unavailable, "store_backend", message));
-                }
-                let others =
-                    options.split('&').filter(|o| !o.is_empty() && !o.starts_with("mode="));
-                let options: Vec<_> = others.chain(["mode=rw"]).collect();
-                format!("sqlite://{path}?{}", options.join("&"))
             }
         };
         Ok(Contexts::connect(&at).await?)

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{LockDirectory, Running, assert_code, eventually, said, text};
+use crate::support::{LockDirectory, Running, assert_code, eventually, latchwork, said, text};
 
 const UNTIL_GO: &str = "echo in > $D/in; while [ ! -e $D/go ]; do sleep 0.01; done";
 
@@ -64,6 +64,24 @@ fn looking_into_another_directory_leaves_it_alone() {
     assert_code(&out, 69);
     assert!(text(&out).contains("is no lock directory"), "{}", text(&out));
     assert_eq!(other.path().read_dir().expect("readable").count(), 0);
+}
+
+/// As with a directory: a name that was mistyped must not pass for a place where nothing is locked.
+#[test]
+fn looking_at_a_database_file_does_not_make_it() {
+    let place = LockDirectory::new();
+    let at = format!("sqlite://{}", place.path("a%20b.db").display());
+    let run = |args: &[&str]| latchwork().args(args).args(["--at", &at]).output().expect("it runs");
+    for args in [&["locks", "ls"][..], &["locks", "show", "k"], &["flows", "ls"]] {
+        let out = run(args);
+        assert_code(&out, 69);
+        assert!(text(&out).contains("a b.db does not exist"), "{}", text(&out));
+        assert!(!place.exists("a b.db"), "it was not made by looking");
+    }
+    let out = latchwork().args(["lock", "k", "--at", &at, "--", "true"]).output();
+    assert_code(&out.expect("it runs"), 0);
+    assert_eq!(said(&run(&["locks", "ls"])), "nothing is locked\n");
+    assert_eq!(said(&run(&["flows", "ls"])), "no such transition is stored\n");
 }
 
 /// What may not be read is not the same as what is not there.
