@@ -101,6 +101,18 @@ pub(crate) async fn a_user_without_rights_is_told_so() {
     admin(&address, &MySqlLockProvider::grants(&user.replace('\'', ""))).await;
     let modest = connect(&theirs).await;
     modest.lock("key").acquire().await.expect("a free key").release().await.expect("held");
+
+    // With a part of it all would go well until somebody waits.
+    for (right, table) in [
+        ("DELETE", "latchwork_lock"),
+        ("INSERT", "latchwork_lock_client"),
+        ("UPDATE", "latchwork_lock_floor"),
+    ] {
+        admin(&address, &format!("REVOKE {right} ON {test_database}.{table} FROM {user}")).await;
+        refused(&theirs, "lock_backend", &format!("{right} on {table}; let the owner")).await;
+        admin(&address, &format!("GRANT {right} ON {test_database}.{table} TO {user}")).await;
+    }
+    connect(&theirs).await;
     admin(&address, &format!("DROP USER {user}")).await;
 }
 

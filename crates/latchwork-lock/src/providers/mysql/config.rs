@@ -1,6 +1,7 @@
 //! From an address or a pool to a store.
 
 use latchwork_sql::mysql::{self, JobConnections, Settings};
+use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlPool;
 
 use super::store::{BACKGROUND, Store};
@@ -39,5 +40,31 @@ async fn store(
     mysql::migrate(pool, schema::LAYER, &schema::MIGRATIONS)
         .await
         .map_err(|e| error::sql(OPENING, e))?;
+    check_rights(pool).await?;
     Ok(Store::new(connections, renewals, SystemClock::shared()))
+}
+
+/// Refuses a user who has some of the rights that locks need: all would go well until somebody waits, or
+/// a lease must be given back. One who may only read can look at the locks, and is refused a lease.
+async fn check_rights(pool: &MySqlPool) -> Result<()> {
+    let attempts: Vec<_> = schema::attempts().collect();
+    // In one message, since nearly everybody has them all.
+    let all = attempts.iter().map(|(_, attempt)| &**attempt).collect::<Vec<_>>().join("; ");
+    match sqlx::raw_sql(AssertSqlSafe(all)).execute(pool).await {
+        Ok(_) => return Ok(()),
+        Err(error) if error::is_right_missing(&error) => {}
+        Err(error) => return Err(error::driver(OPENING, error)),
+    }
+    let mut missing = Vec::new();
+    for (right, attempt) in &attempts {
+        match sqlx::raw_sql(AssertSqlSafe(attempt.clone())).execute(pool).await {
+            Ok(_) => {}
+            Err(error) if error::is_right_missing(&error) => missing.push(&**right),
+            Err(error) => return Err(error::driver(OPENING, error)),
+        }
+    }
+    if missing.is_empty() || missing.len() == attempts.len() {
+        return Ok(());
+    }
+    Err(error::rights(OPENING, &missing.join(", ")))
 }

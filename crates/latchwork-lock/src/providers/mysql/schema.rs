@@ -101,6 +101,25 @@ const TABLES: [&str; 5] = [
     "latchwork_fence_gate",
 ];
 
+/// What a user of the locks does with each table, and a statement that does it to no row: the server
+/// refuses it to those who lack the right. The gate is not among them, since not everybody has one.
+pub(super) fn attempts() -> impl Iterator<Item = (String, String)> {
+    let tables = TABLES.into_iter().filter(|table| *table != "latchwork_fence_gate");
+    tables.flat_map(|table| {
+        let column = match table {
+            "latchwork_lock_client" => "client",
+            "latchwork_lock_floor" => "one",
+            _ => "name",
+        };
+        [
+            ("INSERT", format!("INSERT INTO {table} SELECT * FROM {table} WHERE 1 = 0")),
+            ("UPDATE", format!("UPDATE {table} SET {column} = {column} WHERE 1 = 0")),
+            ("DELETE", format!("DELETE FROM {table} WHERE 1 = 0")),
+        ]
+        .map(|(right, attempt)| (format!("{right} on {table}"), attempt))
+    })
+}
+
 /// The statements that grant a user or a role all of it.
 pub(super) fn grants(role: &str) -> String {
     let quoted = |part: &str| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "''"));
