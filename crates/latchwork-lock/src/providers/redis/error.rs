@@ -32,22 +32,18 @@ pub(super) fn driver(during: &'static str, error: RedisError) -> Error {
 
 /// Converts the error that the script caught for one command of a message.
 pub(super) fn script(during: &'static str, message: &str) -> Error {
-    let code = match message.split([' ', '-']).find(|word| CODES.contains(word)) {
-        // Inside a script the server words a missing right differently.
-        None if message.contains("user executing the script")
-            || message.contains("ACL failure") =>
-        {
-            "NOPERM"
-        }
-        code => code.unwrap_or_default(),
-    };
-    server(during, code, message)
+    let code = message.split([' ', '-']).find(|word| CODES.contains(word));
+    server(during, code.unwrap_or_default(), message)
 }
 
 const CODES: [&str; 6] = ["NOPERM", "OOM", "MISCONF", "READONLY", "WRONGTYPE", "FOREIGN"];
 
 /// Converts an error reply by its code.
 fn server(during: &'static str, code: &str, message: &str) -> Error {
+    // Inside a script the server words a missing right and a missing command differently.
+    let lacks_right =
+        message.contains("user executing the script") || message.contains("ACL failure");
+    let code = if lacks_right { "NOPERM" } else { code };
     let reason = match code {
         "NOAUTH" | "WRONGPASS" => format!(
             "the password is wrong or missing ({message}); write redis://user:password@host"
@@ -66,10 +62,16 @@ fn server(during: &'static str, code: &str, message: &str) -> Error {
             format!("the server cannot save its data, and so accepts no writes ({message})")
         }
         "MOVED" | "ASK" | "CROSSSLOT" => CLUSTER.to_owned(),
-        _ if message.contains("unknown command") => format!(
-            "the server does not know a command that locks need ({message}): EVALSHA, SCRIPT, INFO and \
-             PUBLISH must have their names; look for rename-command in its configuration"
-        ),
+        _ if message.contains("unknown command")
+            || message.contains("command called from script") =>
+        {
+            // Its arguments say nothing that helps, and may be a whole script.
+            let message = message.split(", with args").next().unwrap_or(message);
+            format!(
+                "the server does not know a command that locks need ({message}): EVALSHA, SCRIPT, INFO, \
+                 TIME and PUBLISH must have their names; look for rename-command in its configuration"
+            )
+        }
         // READONLY: the server was demoted, and a new connection may reach the new primary.
         "READONLY" | "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "BUSY"
         | "NOREPLICAS" => return Error::unavailable(NAME, during, message, None),
