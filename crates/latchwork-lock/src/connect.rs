@@ -216,7 +216,7 @@ fn parse(address: &str) -> Result<Url> {
     Ok(url)
 }
 
-const ENCODE: &str = "in a user or a password write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 \
+pub(crate) const ENCODE: &str = "in a user or a password write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23 \
     and % as %25";
 
 fn unknown(scheme: &str) -> Error {

@@ -14,7 +14,7 @@ use crate::support::server::ports;
 use crate::support::{connect, until};
 use crate::{refused, server};
 
-/// A pgbouncer of one test, in transaction mode, with one connection to the server.
+/// A pgbouncer of one test, with one connection to the server, in transaction mode unless told.
 pub(crate) struct Pooler {
     process: Child,
     _directory: tempfile::TempDir,
@@ -39,8 +39,9 @@ impl Pooler {
         let text = format!(
             "[databases]\n* = host={host} port={port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
              listen_port = {own}\nunix_socket_dir =\nauth_type = md5\nauth_file = {}\n\
-             pool_mode = transaction\ndefault_pool_size = 1\n{settings}\n",
-            users.display()
+             default_pool_size = 1\n{}{settings}\n",
+            users.display(),
+            if settings.contains("pool_mode") { "" } else { "pool_mode = transaction\n" },
         );
         std::fs::write(&file, text).expect("written");
         // It refuses to be root.
@@ -161,4 +162,7 @@ pub(crate) async fn what_a_pooler_refuses_is_told_in_its_own_words() {
     let pooler = Pooler::start(&format!("{PLAIN}\nmax_client_conn = 1")).await;
     let _only = PgConnection::connect(&pooler.address).await.expect("there");
     refused(&pooler.address, "lock_unavailable", "max_client_conn").await;
+
+    let pooler = Pooler::start("pool_mode = statement").await;
+    refused(&pooler.address, "lock_backend", "pool_mode").await;
 }

@@ -129,6 +129,11 @@ fn by_pooler(message: &str) -> Option<(Fault, &'static str)> {
             Permanent,
             "the pooler demands TLS; write sslmode=require, or verify-full and sslrootcert",
         ),
+        () if begins(&["transaction blocks not allowed in statement pooling mode"]) => (
+            Permanent,
+            "the pooler lends the server for one statement at a time, and an edit is a transaction; set \
+             its pool_mode to transaction or session",
+        ),
         () if begins(&[CLIENT_IDLE]) => (
             Temporary,
             "the pooler has ended the connection, which has idled for its client_idle_timeout",
@@ -210,7 +215,12 @@ mod tests {
 
     #[test]
     fn what_a_pooler_refuses_is_told_from_a_broken_connection() {
-        for message in ["SASL authentication failed", "no such user", "no such database: x"] {
+        for message in [
+            "SASL authentication failed",
+            "no such user",
+            "no such database: x",
+            "transaction blocks not allowed in statement pooling mode",
+        ] {
             assert_eq!(by_pooler(message).map(|told| told.0), Some(Fault::Permanent), "{message}");
         }
         for message in [

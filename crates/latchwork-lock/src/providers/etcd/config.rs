@@ -6,6 +6,7 @@ use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 use percent_encoding::percent_decode_str;
 use url::{Url, form_urlencoded};
 
+use crate::connect::ENCODE;
 use crate::key::has_control;
 use crate::{Error, Result};
 
@@ -47,7 +48,7 @@ impl Address {
             _ => return Err(bad(FORM)),
         };
         if rest.contains('#') {
-            return Err(bad("a `#` in it must be written %23"));
+            return Err(bad(format!("it has a #; {ENCODE}")));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -56,7 +57,14 @@ impl Address {
             None => (None, place),
         };
         let scheme = if tls { "https" } else { "http" };
-        let endpoints = hosts.split(',').map(|host| endpoint(scheme, host));
+        let endpoints: Result<Vec<_>> =
+            hosts.split(',').map(|host| endpoint(scheme, host)).collect();
+        // A sign in a password that ends it: the beginning is taken for hosts, and the hosts for a prefix.
+        let endpoints =
+            endpoints.map_err(|error| match path.contains('@') || query.contains('@') {
+                true => bad(format!("a host or its port is not legal; {ENCODE}")),
+                false => error,
+            })?;
         let mut options = ConnectOptions::new()
             .with_connect_timeout(Duration::from_secs(2))
             // At least five seconds apart, or the server closes the connection as abusive.
@@ -93,7 +101,7 @@ impl Address {
         if !root.is_empty() && !root.ends_with('/') {
             root.push('/');
         }
-        Ok(Address { endpoints: endpoints.collect::<Result<_>>()?, options, certificates, root })
+        Ok(Address { endpoints, options, certificates, root })
     }
 }
 
@@ -223,6 +231,9 @@ mod tests {
             ("etcds://a?ca=/proc/self/comm", "not in PEM form"),
             ("etcd://a/x%00y", "control characters"),
             ("etcd://a/x#y", "%23"),
+            ("etcd://me:secret#x@a", "# as %23"),
+            ("etcd://me:secret/x@a", "/ as %2F"),
+            ("etcd://me:secret?x@a", "? as %3F"),
         ] {
             let error = Address::parse(bad).err().expect(bad);
             assert_eq!(error.code(), "invalid_argument", "{bad}: {error}");
