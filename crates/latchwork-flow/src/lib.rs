@@ -1,21 +1,39 @@
 //! How it moves: transitions under lock, with gates, actions, pause and resume.
 //!
-//! A [`StateMachine`] is built once, of gates that decide and actions that do. A transition is a
-//! state and a delta, the wanted change; its worker takes the entity's lock, asks the gates, runs
-//! the actions one by one, and releases the lock, unless an action pauses: then the lock stays held
-//! until the transition is resumed, hours later and in another process if need be.
+//! A [`StateMachine`] is built once, of gates that decide and actions that do. A transition is an
+//! entity and a delta, the wanted change; its worker takes the entity's lock, loads its state, asks the
+//! gates, runs the actions one by one, saves the state, and releases the lock, unless an action pauses:
+//! then the lock stays held until the transition is resumed, hours later and in another process if
+//! need be.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> latchwork_flow::Result<()> {
-//! use latchwork_flow::{ActionResult, Contexts, EntityKey, JsonState, MergeDelta, Pause, StateMachine};
+//! use latchwork_flow::{ActionResult, BoxError, Contexts, EntityKey, GateResult, JsonState, Loaded};
+//! use latchwork_flow::{MergeDelta, Pause, SaveRequest, StateMachine};
 //! use latchwork_lock::Locks;
 //! use serde_json::json;
+//!
+//! async fn find(id: String) -> Result<Option<Loaded<JsonState>>, BoxError> {
+//!     // SELECT state, version, last_transition FROM orders WHERE id = $1
+//!     Ok(Some(Loaded::new(JsonState::new(json!({"id": id, "status": "draft"}))?).version(7)))
+//! }
+//!
+//! async fn update(order: SaveRequest<JsonState>) -> Result<(), BoxError> {
+//!     // One transaction: the FenceGate with `order.fence`, then UPDATE … WHERE id = $1 AND version = $2.
+//!     println!("{} under fence {}", order.entity, order.fence);
+//!     Ok(())
+//! }
 //!
 //! let contexts = Contexts::connect("memory:").await?;
 //! let publish = StateMachine::<JsonState>::builder("publish")
 //!     .locks(Locks::connect("memory:").await?, EntityKey::new())
+//!     .load(find) // under the lock, before any gate
+//!     .save(update) // after the last action, with the fence
 //!     .store(contexts.clone())
+//!     .gate_fn("is_draft", |order, _| {
+//!         GateResult::allow_if(order.get("status") == Some(&json!("draft")), "not a draft")
+//!     })
 //!     .action_fn("ask", |_| async {
 //!         Ok(ActionResult::pause(Pause::new().on_signal("approved")))
 //!     })
@@ -26,8 +44,8 @@
 //!     .action(MergeDelta)
 //!     .build()?;
 //!
-//! let order = JsonState::new(json!({"id": "ORD-1", "status": "draft"}))?;
-//! let paused = publish.run(order, JsonState::delta(json!({"status": "published"}))?).await?;
+//! let delta = JsonState::delta(json!({"status": "published"}))?;
+//! let paused = publish.run_of("ORD-1", delta).await?;
 //! assert!(paused.is_paused() && paused.lock_state().is_locked());
 //!
 //! contexts.signal(paused.id(), "approved", json!({"by": "ana"})).await?;
@@ -35,6 +53,9 @@
 //! assert_eq!(done.state().and_then(|order| order.get("status")), Some(&json!("published")));
 //! # Ok(()) }
 //! ```
+//!
+//! Of two who want to publish a draft, the second finds it published. A transition of a state that the
+//! caller has read [is possible, too](StateMachine::transition), and says what it cannot promise.
 //!
 //! With a [store](ContextStore) every action is saved when it has finished, and is not run again
 //! after a crash. One that was interrupted is run again, with the same idempotency key: what it does
@@ -80,6 +101,8 @@ pub use action::{
     action_fn,
 };
 pub use builder::StateMachineBuilder;
+/// The crate of the dates in contexts, pauses and events.
+pub use chrono;
 pub use configuration::{Configuration, ConfigurationProvider};
 pub use context::TransitionContext;
 pub use entity::{EntityChanged, Loaded, SaveRequest};

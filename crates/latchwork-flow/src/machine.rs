@@ -31,12 +31,16 @@ use crate::{
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> latchwork_flow::Result<()> {
-/// use latchwork_flow::{ActionResult, EntityKey, GateResult, JsonState, MergeDelta, StateMachine};
+/// use latchwork_flow::{ActionResult, EntityKey, GateResult, JsonState, Loaded, MergeDelta, StateMachine};
 /// use latchwork_lock::Locks;
 /// use serde_json::json;
 ///
 /// let publish = StateMachine::<JsonState>::builder("publish")
 ///     .locks(Locks::connect("memory:").await?, EntityKey::new())
+///     .load(|id| async move {
+///         // SELECT state, version FROM orders WHERE id = $1
+///         Ok(Some(Loaded::new(JsonState::new(json!({"id": id, "status": "draft"}))?).version(7)))
+///     })
 ///     .gate_fn("is_draft", |order, _| {
 ///         GateResult::allow_if(order.get("status") == Some(&json!("draft")), "not a draft")
 ///     })
@@ -47,9 +51,8 @@ use crate::{
 ///     .action(MergeDelta)
 ///     .build()?;
 ///
-/// let order = JsonState::new(json!({"id": "ORD-1", "status": "draft"}))?;
 /// let delta = JsonState::delta(json!({"status": "published"}))?;
-/// let done = publish.transition(order, delta).execute().await?;
+/// let done = publish.transition_of("ORD-1", delta).execute().await?;
 /// assert!(done.is_completed());
 /// assert_eq!(done.state().and_then(|order| order.get("status")), Some(&json!("published")));
 /// # Ok(()) }

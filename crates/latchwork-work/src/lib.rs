@@ -49,6 +49,8 @@ mod tables;
 
 pub use actor::{Actor, ActorType, MAX_ACTOR_ID, Provenance};
 pub use audit::{EventHash, Seal};
+/// The crate of the dates in orders, items and events.
+pub use chrono;
 pub use diff::{Change, ChangeOp, Diff};
 pub use error::{Error, ErrorKind, Result};
 pub use event::{Event, EventType};
