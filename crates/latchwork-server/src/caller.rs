@@ -129,6 +129,9 @@ impl Caller {
         let Inner { actor, provenance, review_roles, key, version, .. } = &*self.0;
         let client = app.work.client(actor.clone()).provenance(provenance.clone());
         let mut client = client.roles(review_roles.iter().cloned());
+        if let Some(types) = self.scope().types() {
+            client = client.limited_to(types);
+        }
         if let Some(key) = key {
             client = client.idempotent(key.clone());
         }

@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::convert_flow;
 use crate::error::ApiError;
-use crate::lock_calls::millis;
+use crate::lock_calls::{millis, owners_of};
 
 /// So many keys are searched for those that an agent waits for.
 const SEARCHED: usize = 1_000;
@@ -94,7 +94,8 @@ impl<'a> Explainer<'a> {
         Ok(told)
     }
 
-    async fn blocker(&mut self, blocker: Blocker) -> Result<Reason, ApiError> {
+    async fn blocker(&mut self, mut blocker: Blocker) -> Result<Reason, ApiError> {
+        self.hide_behind(&mut blocker).await?;
         let mut told = reason(blocker.code.as_str(), blocker.message);
         told.until = blocker.until;
         told.subject = match (&blocker.agent, blocker.behind, blocker.item_id) {
@@ -113,6 +114,25 @@ impl<'a> Explainer<'a> {
             }
         }
         Ok(told)
+    }
+
+    /// An ordered key may have items of several types. Of one outside of the caller's limits nothing is
+    /// told but that it is there.
+    async fn hide_behind(&self, blocker: &mut Blocker) -> Result<(), ApiError> {
+        let (Some(behind), Some(types)) = (blocker.behind, self.caller.scope().types()) else {
+            return Ok(());
+        };
+        match self.app.work.check_item_type(behind, types).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.code() == "item_not_found" => {
+                blocker.message =
+                    "stands behind another item of its ordered key, outside of the token's limits"
+                        .to_owned();
+                (blocker.behind, blocker.until) = (None, None);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// The same, in a form that may call itself.
@@ -274,7 +294,7 @@ pub(crate) fn is_within(caller: &Caller, flow: &ContextSummary) -> bool {
 /// Whether a waiter is this caller of the server; see `LockCalls`.
 fn is_of(waiter: &Waiter, identity: &str) -> bool {
     let owner = waiter.owner.as_ref().map(|owner| owner.as_str());
-    owner.and_then(|owner| owner.strip_prefix(identity)).is_some_and(|rest| rest.starts_with('/'))
+    owner.is_some_and(|owner| owner.starts_with(&owners_of(identity)))
         || waiter
             .note
             .as_deref()

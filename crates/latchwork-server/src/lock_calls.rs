@@ -106,7 +106,7 @@ impl<'a> LockCalls<'a> {
             let detail = "it is empty; leave it out where every request is its own owner";
             return Err(ApiError::new(400, "invalid_argument", detail).field("/owner"));
         }
-        Ok(Some(Owner::new(&format!("{}/{owner}", self.caller.identity()))?))
+        Ok(Some(Owner::new(&format!("{}{owner}", owners_of(self.caller.identity())))?))
     }
 
     fn note(&self, note: Option<&str>) -> Result<String, ApiError> {
@@ -177,6 +177,13 @@ impl<'a> LockCalls<'a> {
     }
 }
 
+/// What the owners of a caller's locks begin with: its name and a slash. A slash of the name itself is
+/// escaped: `agent:a` with the owner `b/c` must not be `agent:a/b` with the owner `c`, who would take its
+/// leases over.
+pub(crate) fn owners_of(identity: &str) -> String {
+    format!("{}/", identity.replace('%', "%25").replace('/', "%2F"))
+}
+
 /// A ttl that a lease may have.
 pub(crate) fn ttl(millis: u64) -> Result<Duration, ApiError> {
     let ttl = Duration::from_millis(millis);
@@ -189,4 +196,22 @@ pub(crate) fn ttl(millis: u64) -> Result<Duration, ApiError> {
 
 pub(crate) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::owners_of;
+
+    proptest! {
+        #[test]
+        fn two_callers_never_have_the_same_owner(
+            one in "agent:[a/%25F]{1,5}", other in "agent:[a/%25F]{1,5}",
+            own in "[a/%25F]{1,5}", theirs in "[a/%25F]{1,5}",
+        ) {
+            let owners = (owners_of(&one) + &own, owners_of(&other) + &theirs);
+            prop_assert_eq!(owners.0 == owners.1, (one, own) == (other, theirs));
+        }
+    }
 }

@@ -48,8 +48,28 @@ fn bodies(path: &str, red: &Red) -> Vec<Value> {
         "/v1/items/checkout" => {
             vec![json!({}), json!({"order": red.order}), json!({"types": ["red"]})]
         }
-        "/v1/items/heartbeat" | "/v1/items/release" => vec![lease],
+        "/v1/orders/plan" => vec![json!({"type": "red", "payload": {"texts": [MARK]}})],
+        "/v1/orders/propose-many" => [true, false]
+            .map(|all| {
+                let order = json!({"type": "red", "payload": {"texts": ["x"]}});
+                json!({"orders": [order], "all_or_none": all})
+            })
+            .to_vec(),
+        "/v1/items/heartbeat" | "/v1/items/release" | "/v1/parts/finalize" => vec![lease],
         "/v1/items/submit" => vec![with("result", json!("x"))],
+        "/v1/items/heartbeat-many" => vec![json!({"leases": [red.lease]})],
+        "/v1/items/submit-many" => [true, false]
+            .map(|all| json!({"submissions": [with("result", json!("x"))], "all_or_none": all}))
+            .to_vec(),
+        "/v1/parts" => vec![{
+            let mut body = with("key", json!("x"));
+            body["payload"] = json!("x");
+            body
+        }],
+        "/v1/orders/{id}/approve" => vec![json!({"content_version": 1, "digest": "0".repeat(64)})],
+        "/v1/orders/{id}/reject" => {
+            vec![json!({"errors": [{"code": "x", "message": "x"}], "rework": true})]
+        }
         "/v1/items/snooze" => vec![with("for_ms", json!(1_000))],
         "/v1/items/fail" => vec![with("code", json!("x")), {
             let mut body = with("code", json!("x"));
@@ -86,11 +106,16 @@ async fn each_route_is_tried_with_the_objects_of_another() {
                     let told =
                         format!("{method} {called} {body}: {} {}", answer.status, answer.text);
                     assert!(answer.status.as_u16() < 500, "{told}");
+                    // Of several in one, each is.
+                    let refused = !answer.status.is_success()
+                        || answer.body["outcomes"].as_array().is_some_and(|outcomes| {
+                            outcomes.iter().all(|outcome| outcome["problem"].is_object())
+                        });
                     for secret in [MARK, &red.order, &red.item, &red.lease] {
                         // What the caller sent itself may come back.
                         let own = called.contains(secret) || body.to_string().contains(secret);
                         assert!(own || !answer.text.contains(secret), "{told}");
-                        assert!(!own || !answer.status.is_success(), "{told}");
+                        assert!(!own || refused, "{told}");
                     }
                 }
             }
@@ -188,6 +213,40 @@ async fn lists_events_counts_and_agents_are_of_the_limits_only() {
 }
 
 #[tokio::test]
+async fn a_chain_of_reasons_ends_where_the_limits_do() {
+    for f in Fixture::each().await {
+        let root = f.plain("root", Role::Admin).await;
+        let agent = f.plain(&format!("agent-{MARK}"), Role::Agent).await;
+        let before = f.propose(&root, "first").await;
+        let mine = f.propose(&root, "second").await;
+        let first_of = async |order: &str| {
+            let items = f.get(&format!("/v1/orders/{order}/items"), &root).await.ok();
+            items["items"][0]["item"]["id"].as_str().expect("an id").to_owned()
+        };
+        let (item, other) = (first_of(&mine).await, first_of(&before).await);
+        let all = f.get(&format!("/v1/explain/orders/{mine}"), &root).await.ok();
+        assert!(
+            all["reasons"][0]["code"] == "ordered" && all.to_string().contains(&other),
+            "{all}"
+        );
+        let types = Some(vec!["second".to_owned()]);
+        let reader = NewToken { types, ..NewToken::new("reader", Role::Reader) };
+        let reader = f.token(reader).await.1;
+        // What stands before it is queued at first, and leased then.
+        for _ in 0..2 {
+            for path in [format!("orders/{mine}"), format!("items/{item}")] {
+                let told = f.get(&format!("/v1/explain/{path}"), &reader).await.ok();
+                assert_eq!(told["reasons"].as_array().map(Vec::len), Some(1), "{told}");
+                for secret in [MARK, &other, &before] {
+                    assert!(!told.to_string().contains(secret), "{told}");
+                }
+            }
+            f.post("/v1/items/checkout", &agent, json!({"types": ["first"]})).await.ok();
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_stored_answer_is_not_told_to_a_narrower_token_of_the_same_name() {
     for f in Fixture::each().await {
         let (wide, secret) = f.token(NewToken::new("bot", Role::Agent)).await;
@@ -212,6 +271,67 @@ async fn a_stored_answer_is_not_told_to_a_narrower_token_of_the_same_name() {
         let answer = send("/v1/items/checkout", &narrow, json!({})).await;
         answer.refused(422, "idempotency_conflict");
         assert!(!answer.text.contains(MARK), "{}", answer.text);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_over_for_a_narrower_token_of_the_same_name() {
+    for f in Fixture::each().await {
+        let root = f.plain("root", Role::Admin).await;
+        let (wide, secret) = f.token(NewToken::new("bot", Role::Agent)).await;
+        let send = async |path: &str, token: &str, body: &Value| {
+            let request = request("POST", path)
+                .header("authorization", format!("Bearer {token}"))
+                .header("content-type", "application/json")
+                .header("idempotency-key", "k-1");
+            f.send(request.body(Body::from(body.to_string())).expect("a request")).await
+        };
+        let body = json!({"type": "red", "payload": {"texts": vec![MARK; 5]}});
+        f.post("/v1/orders", &root, body).await.ok();
+        let got = f.post("/v1/items/checkout", &secret, json!({"limit": 5})).await.ok();
+        let lease = |n: usize| json!({"lease": got["leases"][n]["id"]});
+        let with = |n: usize, more: Value| {
+            let mut body = lease(n);
+            body.as_object_mut().expect("one").extend(more.as_object().expect("one").clone());
+            body
+        };
+        let result = json!({"result": "x"});
+        let done = [
+            ("/v1/items/submit", with(0, result.clone())),
+            ("/v1/items/release", lease(1)),
+            ("/v1/items/fail", with(2, json!({"code": "x", "message": "x"}))),
+        ];
+        for (path, body) in &done {
+            send(path, &secret, body).await.ok();
+        }
+        f.tokens.revoke(wide.id).await.expect("revoked");
+        let narrow = f.limited("bot", Role::Agent, "blue").await;
+        // What was done with the key of before, and what could be done with leases that go on.
+        for (path, body) in done {
+            send(path, &narrow, &body).await.refused(409, "lease_expired");
+        }
+        for (path, body) in [
+            ("heartbeat", lease(3)),
+            ("submit", with(3, result.clone())),
+            ("release", lease(3)),
+            ("snooze", with(3, json!({"for_ms": 1_000}))),
+            ("fail", with(3, json!({"code": "x", "message": "x"}))),
+        ] {
+            let answer = f.post(&format!("/v1/items/{path}"), &narrow, body).await;
+            answer.refused(409, "lease_expired");
+        }
+        let part = with(3, json!({"key": "x", "payload": "x"}));
+        f.post("/v1/parts", &narrow, part).await.refused(409, "lease_expired");
+        f.post("/v1/parts/finalize", &narrow, lease(3)).await.refused(409, "lease_expired");
+        let all = json!({"leases": [got["leases"][3]["id"]]});
+        let beats = f.post("/v1/items/heartbeat-many", &narrow, all).await.ok();
+        assert_eq!(beats["outcomes"][0]["problem"]["code"], "lease_expired", "{beats}");
+        let all = json!({"submissions": [with(3, result.clone())]});
+        let outcomes = f.post("/v1/items/submit-many", &narrow, all).await.ok();
+        assert_eq!(outcomes["outcomes"][0]["problem"]["code"], "lease_expired", "{outcomes}");
+        let item = format!("/v1/items/{}", got["leases"][3]["item_id"].as_str().expect("an id"));
+        let item = f.get(&item, &root).await.ok();
+        assert_eq!(item["item"]["state"], "leased", "nothing has happened to it");
     }
 }
 

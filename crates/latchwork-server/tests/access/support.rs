@@ -70,6 +70,12 @@ fn keyed(name: &str) -> DynamicOrderType {
     DynamicOrderType::new(name).settings(settings).plan(split)
 }
 
+/// One whose items are leased one after another, by a key that it shares with other types.
+fn in_line(name: &str) -> DynamicOrderType {
+    let plan = |payload: &Value| Ok(vec![PlannedItem::new(payload.clone()).ordered("line")]);
+    DynamicOrderType::new(name).plan(plan)
+}
+
 impl Fixture {
     pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
@@ -104,6 +110,9 @@ impl Fixture {
             types.add_dynamic(order_type(name)).expect("legal");
         }
         types.add_dynamic(keyed("keyed")).expect("legal");
+        for name in ["first", "second"] {
+            types.add_dynamic(in_line(name)).expect("legal");
+        }
         let work = WorkManager::builder(types).connect(&url).await.expect("a store");
         let clock = Arc::new(ManualClock::new());
         let tokens = Tokens::with_clock(&url, clock.clone()).await.expect("a store");

@@ -91,6 +91,21 @@ async fn a_token_is_worth_nothing_to_another_caller() {
 }
 
 #[tokio::test]
+async fn a_name_with_a_slash_is_no_way_into_the_owners_of_another() {
+    let f = Fixture::new().await;
+    let take = async |actor: &str, number, owner: &str| {
+        let body = json!({"key": "a", "token": token(number), "owner": owner});
+        f.post_as("/v1/locks/acquire", body, &[("latchwork-actor", actor)]).await
+    };
+    let held = take("agent:a/b", 1, "c").await.ok();
+    take("agent:a", 2, "b/c").await.refused(409, "lock_taken");
+    take("agent:a%2Fb", 3, "c").await.refused(409, "lock_taken");
+    // Its own caller takes it over, as ever.
+    let again = take("agent:a/b", 4, "c").await.ok();
+    assert!(again["fence"].as_u64() > held["fence"].as_u64());
+}
+
+#[tokio::test]
 async fn a_turn_is_waited_for_at_one_server_and_claimed_at_another() {
     let f = Fixture::new().await;
     let g = beside(&f).await;

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::WorkManager;
+use super::heartbeat::expired;
 use crate::store::{IdempotencyKey, Note};
-use crate::{Actor, ActorType, Error, ErrorKind, Order, Provenance, Result};
+use crate::{Actor, ActorType, Error, ErrorKind, LeaseId, Order, OrderId, Provenance, Result};
 
 /// What one actor can do: propose, check out, submit and the rest.
 ///
@@ -25,6 +26,7 @@ pub struct WorkClient {
     key: Option<String>,
     replayed: Arc<AtomicBool>,
     version: Option<i64>,
+    types: Option<Vec<String>>,
 }
 
 /// An answer, and whether it was stored by an earlier request with the same idempotency key.
@@ -52,6 +54,7 @@ impl WorkClient {
             key: None,
             replayed: Arc::default(),
             version: None,
+            types: None,
         }
     }
 
@@ -99,6 +102,30 @@ impl WorkClient {
     pub fn if_version(mut self, version: i64) -> Self {
         self.version = Some(version);
         self
+    }
+
+    /// Leases on items of other order types than these are over for this client, and so are the stored
+    /// answers about them: for an actor who had them before its limits were narrowed.
+    #[must_use]
+    pub fn limited_to(mut self, types: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.types = Some(types.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Whether a lease on an item of this order type may be used.
+    pub(super) fn may_use(&self, order_type: &str) -> bool {
+        self.types.as_ref().is_none_or(|types| types.iter().any(|one| one == order_type))
+    }
+
+    /// Refuses a stored answer about an order of another type than those it may use.
+    pub(super) async fn check_replay(&self, lease: LeaseId, order: OrderId) -> Result<()> {
+        let Some(types) = &self.types else { return Ok(()) };
+        match self.manager.check_order_type(order, types).await {
+            Err(error) if matches!(error.kind(), ErrorKind::OrderNotFound { .. }) => {
+                Err(expired(lease))
+            }
+            checked => checked,
+        }
     }
 
     /// Refuses a locked order that is not the one that the caller has seen.

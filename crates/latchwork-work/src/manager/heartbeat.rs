@@ -45,7 +45,7 @@ impl WorkClient {
             let mut answers = BTreeMap::new();
             let mut mine = Vec::new();
             for id in leases {
-                match rows.iter().find(|row| row.id == *id) {
+                match rows.iter().find(|row| row.id == *id && self.may_use(&row.order_type)) {
                     None => drop(answers.insert(*id, Err(expired(*id)))),
                     Some(row) if row.agent != agent => {
                         answers.insert(*id, Err(ErrorKind::LeaseForeign { id: *id }.into()));

@@ -103,8 +103,7 @@ impl WorkClient {
                 return Err(self.keep_foreign(error).await);
             }
         };
-        self.ended(&answer).await;
-        Ok(answer.value)
+        self.ended(lease, answer).await
     }
 
     /// Says that the item could not be done. It is tried again after a back-off, or fails for good when
@@ -136,15 +135,18 @@ impl WorkClient {
                 return Err(self.keep_foreign(error).await);
             }
         };
-        self.ended(&answer).await;
-        Ok(answer.value)
+        self.ended(lease, answer).await
     }
 
-    async fn ended(&self, answer: &Answer<Item>) {
-        if !answer.replayed {
-            self.manager.wake_freed([answer.value.item_type.clone()]);
-            self.manager.follow_all([answer.value.order_id]).await;
+    async fn ended(&self, lease: LeaseId, answer: Answer<Item>) -> Result<Item> {
+        let Answer { value: item, replayed } = answer;
+        if replayed {
+            self.check_replay(lease, item.order_id).await?;
+        } else {
+            self.manager.wake_freed([item.item_type.clone()]);
+            self.manager.follow_all([item.order_id]).await;
         }
+        Ok(item)
     }
 }
 

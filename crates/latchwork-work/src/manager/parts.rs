@@ -162,7 +162,8 @@ impl WorkClient {
             return Err(Error::invalid("part key", reason));
         }
         let key = self.key("submit_part", &part)?;
-        if let Some(replay) = self.replay(&key).await? {
+        if let Some(replay) = self.replay::<SubmittedPart>(&key).await? {
+            self.check_replay(part.lease, replay.value.order_id).await?;
             return Ok(replay);
         }
         let row = self.own_lease(part.lease).await?;
@@ -215,7 +216,9 @@ impl WorkClient {
         check_evidence(request.evidence.as_ref())?;
         let key = self.key("finalize", &request)?;
         if let Some(Answer { value, replayed }) = self.replay::<Vec<Submitted>>(&key).await? {
-            return first(value).map(|value| Answer { value, replayed });
+            let value = first(value)?;
+            self.check_replay(request.lease, value.order_id).await?;
+            return Ok(Answer { value, replayed });
         }
         let row = self.own_lease(request.lease).await?;
         let known = self.manager.types().get(&row.order_type)?;
@@ -248,6 +251,9 @@ impl WorkClient {
         let found = self.manager.store().fetch_once(|sql| sql.leases, values).await?;
         let mut row = found.into_iter().next().ok_or_else(|| expired(id))?;
         let row = rows::lease(&mut row)?;
+        if !self.may_use(&row.order_type) {
+            return Err(expired(id));
+        }
         if row.agent != agent {
             return Err(self.keep_foreign(ErrorKind::LeaseForeign { id }.into()).await);
         }

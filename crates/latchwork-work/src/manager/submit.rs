@@ -137,7 +137,10 @@ impl WorkClient {
             }
         }
         let key = self.key("submit", &submissions)?;
-        if let Some(replay) = self.replay(&key).await? {
+        if let Some(replay) = self.replay::<Vec<Submitted>>(&key).await? {
+            for (asked, done) in submissions.iter().zip(&replay.value) {
+                self.check_replay(asked.lease, done.order_id).await?;
+            }
             return Ok(replay);
         }
         self.check_submissions(&submissions).await?;
@@ -191,7 +194,9 @@ impl WorkClient {
         let read = |mut row: Cells| Ok((rows::lease(&mut row)?, row.json::<Value>()?));
         let leases = found.into_iter().map(read).collect::<Result<Vec<_>>>()?;
         for one in submissions {
-            let found = leases.iter().find(|(row, _)| row.id == one.lease);
+            let mut leases = leases.iter();
+            let found =
+                leases.find(|(row, _)| row.id == one.lease && self.may_use(&row.order_type));
             let (row, input) = found.ok_or_else(|| expired(one.lease))?;
             if row.agent != agent {
                 self.refused(row, "lease_foreign").await;
@@ -214,6 +219,9 @@ impl WorkClient {
             let Some(given) = self.manager.inner.inputs.of(one.lease, agent) else {
                 return Ok(false);
             };
+            if !self.may_use(&given.order_type) {
+                return Ok(false);
+            }
             let known = self.manager.types().get(&given.order_type)?;
             if known.validate_submission(&given.input, &one.result).await.is_err() {
                 return Ok(false);
@@ -237,7 +245,8 @@ impl WorkClient {
         let rows = session.leases(ids).await?;
         let mut leased = Vec::with_capacity(ids.len());
         for id in ids {
-            let row = rows.iter().find(|row| row.id == *id).ok_or_else(|| expired(*id))?;
+            let row = rows.iter().find(|row| row.id == *id && self.may_use(&row.order_type));
+            let row = row.ok_or_else(|| expired(*id))?;
             if row.agent != agent {
                 return Err(ErrorKind::LeaseForeign { id: *id }.into());
             }
