@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The answer of `/healthz` and `/readyz`.
+/// The answer of `/healthz` and `/readyz` where all is well; a [`Problem`](crate::Problem) otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Health {
-    /// `ok`, or `unavailable`.
+    /// `ok`.
     pub status: String,
 }

@@ -60,7 +60,7 @@ pub struct Problem {
 
 /// The codes that only HTTP has, with their meaning, and whether they are temporary. Those of the layers
 /// are the same everywhere.
-pub const HTTP_CODES: [(&str, &str, bool); 14] = [
+pub const HTTP_CODES: [(&str, &str, bool); 15] = [
     ("host_refused", "the request names a host that is not this server's", false),
     ("origin_refused", "the request comes from a web page of another site", false),
     ("unauthorized", "the request has no token, or one that the server cannot accept", false),
@@ -74,6 +74,7 @@ pub const HTTP_CODES: [(&str, &str, bool); 14] = [
     ("method_not_allowed", "the path has no such method", false),
     ("server_unreachable", "the server cannot be reached, or did not answer in time", true),
     ("unreadable_answer", "the answer is none of a Latchwork server of this version", false),
+    ("server_ending", "the server ends and takes no more work; ask another one, or again", true),
     ("too_many_waiting", "too many long polls and streams wait at the server", true),
 ];
 

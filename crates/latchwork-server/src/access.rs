@@ -135,6 +135,11 @@ fn access_of(method: &Method, path: &str) -> Option<Access> {
     TABLE.iter().find(|(known, at, _)| known == method && *at == path).map(|(.., access)| *access)
 }
 
+/// Whether everybody may use a route.
+pub(crate) fn is_open(method: &Method, path: &str) -> bool {
+    access_of(method, path) == Some(Access::Open)
+}
+
 /// The answer for a method that the path does not have.
 fn refuse(path: &str) -> Response {
     let methods = TABLE.iter().filter(|(_, at, _)| *at == path).map(|(method, ..)| method.as_str());

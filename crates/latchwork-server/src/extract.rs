@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use http::header;
 use http::request::Parts;
 use serde::de::DeserializeOwned;
+use serde_path_to_error::Segment;
 use url::form_urlencoded;
 
 use crate::app::App;
@@ -46,11 +47,33 @@ impl<T: DeserializeOwned> FromRequest<App> for Json<T> {
                 _ => ApiError::new(400, "malformed_request", "the body ended early"),
             }
         })?;
-        serde_json::from_slice(&body).map(Json).map_err(|error| {
-            let detail = format!("the body cannot be read: {error}");
-            ApiError::new(400, "malformed_request", detail)
-        })
+        serde_json::from_slice(&body).map(Json).map_err(|error| unreadable::<T>(&body, &error))
     }
+}
+
+/// Says what is wrong with a body, and where: for that it is read once more.
+fn unreadable<T: DeserializeOwned>(body: &[u8], error: &serde_json::Error) -> ApiError {
+    let detail = format!("the body cannot be read: {error}");
+    let refusal = ApiError::new(400, "malformed_request", detail);
+    let mut again = serde_json::Deserializer::from_slice(body);
+    match serde_path_to_error::deserialize::<_, T>(&mut again) {
+        // What is no JSON is wrong at its line and column.
+        Err(found) if error.is_data() => {
+            let pointer = pointer(found.path());
+            if pointer.is_empty() { refusal } else { refusal.field(&pointer) }
+        }
+        _ => refusal,
+    }
+}
+
+/// A place in a body as a JSON pointer (RFC 6901).
+fn pointer(path: &serde_path_to_error::Path) -> String {
+    let step = |segment: &Segment| match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+        Segment::Enum { .. } | Segment::Unknown => String::new(),
+    };
+    path.iter().map(step).collect()
 }
 
 /// How long a client may take to send a body: a slow one must not hold a connection for ever.
@@ -100,6 +123,12 @@ impl FromRequestParts<App> for Pairs {
         if pairs.len() > MAX_PAIRS {
             let detail = format!("the query has more than {MAX_PAIRS} parameters");
             return Err(ApiError::new(400, "malformed_request", detail));
+        }
+        // Nothing that is stored has one, and PostgreSQL fails on it.
+        let has_nul = |(_, value): &&(String, String)| value.contains('\0');
+        if let Some((name, _)) = pairs.iter().find(has_nul) {
+            let detail = "it holds a NUL character, which no database keeps";
+            return Err(ApiError::new(400, "invalid_argument", detail).field(name));
         }
         Ok(Pairs(pairs))
     }

@@ -39,6 +39,7 @@ mod serve_error;
 mod stores;
 mod tls;
 mod tokens;
+mod write_timeout;
 
 pub use app::{App, Settings, Shutdown};
 pub use applier::{APPLIERS, CommandApplier, appliers_beside, types_of};

@@ -14,9 +14,13 @@ use tokio::sync::Semaphore;
 use crate::app::Shutdown;
 use crate::serve_error::ServeError;
 use crate::tls::Tls;
+use crate::write_timeout::WriteTimeout;
 
 /// How long a client may take to send its headers: a slow one must not hold a connection for ever.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a client may take nothing of an answer: the same, for one that does not read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The largest headers, in bytes.
 const MAX_HEADERS: usize = 64 << 10;
@@ -99,6 +103,7 @@ pub async fn serve_with(
         let _ = stream.set_nodelay(true);
         let (router, watcher) = (router.clone(), connections.watcher());
         let tls = options.tls.clone();
+        let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
         tokio::spawn(async move {
             let _place = place;
             let Some(tls) = tls else { return converse(stream, router, watcher).await };

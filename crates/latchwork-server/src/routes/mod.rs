@@ -8,6 +8,7 @@ mod docs;
 mod events;
 mod explain;
 mod flows;
+mod headers;
 mod health;
 mod items;
 mod links;
@@ -38,7 +39,8 @@ use crate::{access, local_only, request_id};
 #[derive(OpenApi)]
 #[openapi(info(
     title = "Latchwork",
-    description = "Orders and items that agents lease, submit and have reviewed; locks; stored flows.",
+    description = "Orders and items that agents lease, submit and have reviewed; locks; stored flows. Callers \
+                   have a token; where the server has none, the header Latchwork-Actor names them.",
     license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0")
 ))]
 struct Description;
@@ -70,6 +72,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 fn split() -> (Router<App>, utoipa::openapi::OpenApi) {
     let (api, mut description) = described().split_for_parts();
     links::add(&mut description);
+    headers::add(&mut description);
     (api, description)
 }
 

@@ -7,7 +7,9 @@ use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
 
-use crate::support::{Fixture, request};
+use crate::support::{Fixture, on_both, request};
+
+on_both![no_parameter_with_a_nul_is_a_failure_of_the_server];
 
 /// Values that a client may send, legal ones among them.
 fn value() -> impl Strategy<Value = Vec<u8>> {
@@ -85,4 +87,25 @@ async fn no_parameter_is_a_failure_of_the_server() {
             }
         }
     }
+}
+
+async fn no_parameter_with_a_nul_is_a_failure_of_the_server(f: Fixture) {
+    let id = f.propose(&["a"]).await["id"].as_str().expect("an id").to_owned();
+    let api = f.get("/openapi.json").await.ok();
+    let mut tried = 0;
+    for (path, methods) in api["paths"].as_object().expect("paths") {
+        let path = path.replace("{id}", &id).replace("{name}", "page").replace("{key}", "k");
+        let parameters = methods["get"]["parameters"].as_array().into_iter().flatten();
+        for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
+            let name = parameter["name"].as_str().expect("a name");
+            let name = name.replace('[', "%5B").replace(']', "%5D");
+            for value in ["%00", "a%00b"] {
+                let called = format!("{path}?{name}={value}");
+                let answer = f.get(&called).await;
+                assert_eq!(answer.status, 400, "{called}: {}", answer.text);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 60, "{tried}");
 }

@@ -164,6 +164,28 @@ async fn refusals_name_what_is_wrong() {
 }
 
 #[tokio::test]
+async fn a_body_that_cannot_be_read_names_its_field() {
+    let f = Fixture::new().await;
+    let checkout = "/v1/items/checkout";
+    let many = "/v1/orders/propose-many";
+    for (path, body, field) in [
+        ("/v1/orders", json!({"type": 5, "payload": {}}), "/type"),
+        ("/v1/orders", json!({"type": "x", "payload": {}, "priorty": 5}), "/priorty"),
+        ("/v1/orders", json!({"type": "x", "payload": {}, "a/b~c": 5}), "/a~1b~0c"),
+        (checkout, json!({"types": ["a", 5]}), "/types/1"),
+        (checkout, json!({"limit": -1}), "/limit"),
+        (many, json!({"orders": [{"type": 5, "payload": {}}]}), "/orders/0/type"),
+    ] {
+        let answer = f.post(path, body).await;
+        answer.refused(400, "malformed_request");
+        assert_eq!(answer.body["errors"][0]["field"], field, "{}", answer.text);
+    }
+    // What is missing is named in the sentence.
+    let answer = f.post("/v1/orders", json!({"payload": {}})).await;
+    assert!(answer.text.contains("`type`"), "{}", answer.text);
+}
+
+#[tokio::test]
 async fn hostile_bodies_are_refused_and_nothing_breaks() {
     let f = Fixture::new().await;
     let send = async |body: Vec<u8>| {
