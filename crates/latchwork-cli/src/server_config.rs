@@ -4,6 +4,8 @@ mod file;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -238,12 +240,16 @@ impl ServerConfig {
         }
         self.listen()?;
         for setting in SETTINGS.iter().filter(|setting| setting.key.starts_with("limits.")) {
-            self.number::<u32>(setting.key)?;
+            let limit = self.number::<u32>(setting.key)?;
+            // A server that takes no connection or no body would never answer. Nobody need wait, though.
+            if limit == 0 && setting.key != "limits.max_wait_s" {
+                return Err(self.not_allowed(setting.key, "a whole number from 1 on"));
+            }
         }
         self.log()?;
-        if self.get("tls.cert").is_some() != self.get("tls.key").is_some() {
+        if let (Some(one), None) | (None, Some(one)) = (self.get("tls.cert"), self.get("tls.key")) {
             let message = "TLS needs a certificate and its key: set both tls.cert and tls.key";
-            return Err(wrong(message));
+            return Err(wrong(format!("{}: {message}", one.source)));
         }
         Ok(self)
     }
@@ -261,17 +267,22 @@ impl ServerConfig {
     pub(crate) fn number<T: FromStr>(&self, key: &'static str) -> Result<T, Failure> {
         let text = self.get(key).map_or("", |value| &value.text);
         text.parse().map_err(|_| {
-            let source = self.get(key).map_or(&Source::Default, |value| &value.source);
             let wanted = match key {
                 "listen" => "an address such as 127.0.0.1:8420",
                 _ => "a whole number that is allowed here",
             };
-            match source {
-                // Its name is the key's.
-                Source::Flag(flag) => wrong(format!("{flag}: {text:?} is not {wanted}")),
-                _ => wrong(format!("{source}: {key}: {text:?} is not {wanted}")),
-            }
+            self.not_allowed(key, wanted)
         })
+    }
+
+    /// Says where a value is from that is not what is wanted.
+    fn not_allowed(&self, key: &'static str, wanted: &str) -> Failure {
+        let text = self.get(key).map_or("", |value| &value.text);
+        match self.get(key).map_or(&Source::Default, |value| &value.source) {
+            // Its name is the key's.
+            Source::Flag(flag) => wrong(format!("{flag}: {text:?} is not {wanted}")),
+            source => wrong(format!("{source}: {key}: {text:?} is not {wanted}")),
+        }
     }
 
     /// What is logged, and whether as JSON.
@@ -313,7 +324,9 @@ impl ServerConfig {
             failure
         };
         if make {
-            std::fs::create_dir_all(&directory).map_err(|error| {
+            // What callers propose and submit is nobody else's business, unless told.
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
+            made.map_err(|error| {
                 failed(format!("{} cannot be made: {error}", directory.display()))
             })?;
         } else if !file.exists() {
@@ -441,12 +454,16 @@ mod tests {
             ("listen = [1]\n", "DIR/latchwork.toml:1: listen: "),
             ("listen = \"x\"\n", "DIR/latchwork.toml:1: listen: \"x\" is not an address"),
             ("[limits]\nmax_waiting = -1\n", "DIR/latchwork.toml:2: limits.max_waiting: \"-1\""),
+            (
+                "[limits]\nmax_wait_s = 0\nmax_connections = 0\n",
+                "DIR/latchwork.toml:3: limits.max_connections: \"0\" is not a whole number from 1 on",
+            ),
             ("listen = \n", "DIR/latchwork.toml:1: "),
             (
                 "data = \"/a\"\ndatabase = \"postgres://h/d\"\n",
                 "latchwork.toml:1 names a directory",
             ),
-            ("[tls]\ncert = \"c\"\n", "TLS needs a certificate and its key"),
+            ("[tls]\ncert = \"c\"\n", "DIR/latchwork.toml:2: TLS needs a certificate and its key"),
             ("[log]\nformat = \"xml\"\n", "DIR/latchwork.toml:2: log.format: \"xml\" is neither"),
             ("[log]\nfilter = \"x=y=z\"\n", "DIR/latchwork.toml:2: log.filter: "),
         ] {

@@ -130,19 +130,25 @@ fn settings(config: &ServerConfig) -> Result<Settings, Failure> {
     })
 }
 
-/// SIGINT and SIGTERM end the server once; the second one is the system's own.
+/// SIGINT and SIGTERM end the server; who sends a second one does not want to wait for what is under way.
 async fn end_at_a_signal(shutdown: Shutdown, output: Output) {
     let (Ok(mut term), Ok(mut int)) =
         (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
     else {
         return;
     };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    output.note("ending", "ending: requests under way are finished");
+    let mut next = async || {
+        tokio::select! {
+            _ = term.recv() => SignalKind::terminate(),
+            _ = int.recv() => SignalKind::interrupt(),
+        }
+    };
+    next().await;
+    output.note("ending", "ending: requests under way are finished; a second signal cuts them");
     shutdown.begin();
+    let second = next().await;
+    // Our handler stays installed, so the system would do nothing by itself.
+    let _ = signal_hook::low_level::emulate_default_handler(second.as_raw_value());
 }
 
 /// How often the files for TLS are looked at.

@@ -1,6 +1,9 @@
 //! `latchwork serve`, as its own words say.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -82,6 +85,34 @@ fn the_commands_of_the_greeting_work_as_printed() {
     let orders: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(orders["orders"][0]["id"], answers[0]["order"]["id"]);
     server.end();
+}
+
+#[test]
+fn its_data_is_for_its_user_only_and_a_second_signal_ends_it_at_once() {
+    let place = LockDirectory::new();
+    let mut server = Server::start(&place);
+    let mode = std::fs::metadata(place.path("data")).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o077, 0, "{mode:o}");
+    // A request that does not come to its end holds the server up.
+    let address = server.address().trim_start_matches("http://").to_owned();
+    let mut client = TcpStream::connect(&address).expect("it listens");
+    let head = format!(
+        "POST /v1/orders HTTP/1.1\r\nhost: {address}\r\nexpect: 100-continue\r\n\
+         content-type: application/json\r\ncontent-length: 9\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).expect("sent");
+    let mut answer = [0; 12];
+    client.read_exact(&mut answer).expect("it reads the body");
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    let pid = Pid::from_child(&server.child);
+    let mut said = BufReader::new(server.child.stderr.take().expect("piped")).lines();
+    kill_process(pid, Signal::TERM).expect("it runs");
+    let note = said.find(|line| line.as_ref().is_ok_and(|line| line.contains("second signal")));
+    assert!(note.is_some(), "it says that it ends");
+    assert!(server.child.try_wait().expect("ours").is_none(), "it waits for the request");
+    kill_process(pid, Signal::TERM).expect("it runs");
+    let ended = server.child.wait().expect("it ends");
+    assert_eq!(ended.signal(), Some(Signal::TERM.as_raw()), "{ended}");
 }
 
 #[test]
