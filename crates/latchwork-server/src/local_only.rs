@@ -38,8 +38,7 @@ pub(crate) async fn refuse_web_pages(
 }
 
 fn check(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
-    let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
-    // A request may have several, or one in its target: all of them count.
+    // A request may have several of each, and a host in its target: all of them count.
     let mut hosts: Vec<_> =
         headers.get_all(header::HOST).iter().map(|host| host.to_str()).collect();
     hosts.extend(uri.authority().map(|authority| Ok(authority.as_str())));
@@ -51,18 +50,19 @@ fn check(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
             "without tokens this server answers to localhost, 127.0.0.1 and [::1] only",
         ));
     }
-    if let Some(origin) = text(header::ORIGIN) {
-        let same = origin.strip_prefix("http://").is_some_and(|origin| {
+    for origin in headers.get_all(header::ORIGIN) {
+        let same = origin.to_str().ok().and_then(|origin| origin.strip_prefix("http://"));
+        let same = same.is_some_and(|origin| {
             hosts.iter().any(|host| host.as_ref().is_ok_and(|host| *host == origin))
         });
         if !same {
             return Err(ApiError::new(403, "origin_refused", "no web page may use this server"));
         }
     }
-    let site = headers.get("sec-fetch-site").map(|value| value.as_bytes());
-    match site {
-        None | Some(b"same-origin" | b"none") => Ok(()),
-        Some(_) => {
+    let mut sites = headers.get_all("sec-fetch-site").iter().map(|value| value.as_bytes());
+    match sites.all(|site| matches!(site, b"same-origin" | b"none")) {
+        true => Ok(()),
+        false => {
             Err(ApiError::new(403, "origin_refused", "no page of another site may use this server"))
         }
     }

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use latchwork_api as api;
 use latchwork_api::{IDEMPOTENCY_KEY, Problems};
 use latchwork_work::{LeaseId, WorkClient};
+use sha2::{Digest as _, Sha256};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -139,6 +140,10 @@ fn check(entries: usize, field: &str) -> Result<(), ApiError> {
     Err(ApiError::new(400, "invalid_argument", detail).field(field))
 }
 
+/// The longest idempotency key, and how long one is that has no room for the number of an entry.
+const MAX_KEY: usize = 255;
+const LONG_KEY: usize = MAX_KEY - 3;
+
 /// The entries of a request, each under a key of its own: that of the request and its number. So a
 /// request that is sent again finds what each entry did, also where some were refused.
 struct Entries {
@@ -152,7 +157,12 @@ struct Entries {
 impl Entries {
     fn new(client: WorkClient, headers: &HeaderMap) -> Self {
         let key = headers.get(IDEMPOTENCY_KEY).and_then(|key| key.to_str().ok());
-        Entries { client, key: key.map(str::to_owned), number: 0, done: 0, replayed: 0 }
+        // A legal key to which nothing could be added any more.
+        let key = key.map(|key| match key.len() {
+            LONG_KEY..=MAX_KEY => hex::encode(Sha256::digest(key)),
+            _ => key.to_owned(),
+        });
+        Entries { client, key, number: 0, done: 0, replayed: 0 }
     }
 
     fn next(&mut self) -> WorkClient {

@@ -6,6 +6,7 @@ use crate::support::{AGENT, Fixture, on_both};
 
 on_both![
     each_proposal_has_its_outcome,
+    the_longest_key_stands_for_each_entry,
     all_or_none_is_stored,
     each_result_and_each_lease_has_its_outcome,
 ];
@@ -29,6 +30,28 @@ async fn each_proposal_has_its_outcome(f: Fixture) {
     assert_eq!(f.get("/v1/orders").await.ok()["orders"].as_array().map(Vec::len), Some(2));
     let none = f.post("/v1/orders/propose-many", json!({"orders": []})).await;
     none.refused(400, "invalid_argument");
+}
+
+async fn the_longest_key_stands_for_each_entry(f: Fixture) {
+    let order = json!({"type": "translation", "payload": {"texts": ["a"]}});
+    let body = json!({"orders": vec![order; 11]});
+    for length in [251, 252, 255] {
+        let (key, other) = ("k".repeat(length), "k".repeat(length - 1) + "x");
+        let send = async |key: &str| {
+            let key = ("idempotency-key", key);
+            f.post_as("/v1/orders/propose-many", body.clone(), &[key]).await
+        };
+        let first = send(&key).await.ok();
+        let made = first["outcomes"].as_array().expect("outcomes").iter();
+        assert!(made.clone().all(|one| one["proposed"].is_object()), "{length}: {first}");
+        let again = send(&key).await;
+        assert_eq!(again.header("idempotent-replayed"), "true", "{length}");
+        assert_eq!(again.ok(), first);
+        assert_eq!(send(&other).await.header("idempotent-replayed"), "");
+    }
+    let key = "k".repeat(256);
+    let refused = f.post_as("/v1/orders/propose-many", body, &[("idempotency-key", &key)]).await;
+    assert_eq!(refused.ok()["outcomes"][0]["problem"]["code"], "invalid_argument");
 }
 
 async fn all_or_none_is_stored(f: Fixture) {

@@ -38,6 +38,15 @@ async fn pages_of_other_sites_are_refused() {
             .await
             .refused(403, "origin_refused");
     }
+    // Nor does it help to send the header twice.
+    for (name, own, foreign) in [
+        ("origin", "http://localhost:8420", "https://evil.example"),
+        ("sec-fetch-site", "same-origin", "cross-site"),
+    ] {
+        let two = request("GET", "/v1/orders").header(name, own).header(name, foreign);
+        let answer = f.send(two.body(Body::empty()).expect("a request")).await;
+        answer.refused(403, "origin_refused");
+    }
     // Its own page is no other site.
     let own = request("GET", "/v1/orders").header("origin", "http://localhost:8420");
     f.send(own.body(Body::empty()).expect("a request")).await.ok();
