@@ -33,7 +33,7 @@ pub(crate) use keys::{Begun, IdempotencyKey, Taken};
 pub(crate) use leases::{LeaseRow, NewLease};
 pub(crate) use limits::{AGENT, LANE, LimitKey, LimitRow, TYPE};
 pub(crate) use listeners::Range;
-pub(crate) use orders::{has_to_follow, look};
+pub(crate) use orders::{has_to_follow, progress_row};
 pub(crate) use param::{Cell, Cells, Param, json, params};
 pub(crate) use query::{Listings, Select};
 pub(crate) use ready::{Pick, PickFrom};

@@ -17,14 +17,14 @@ use serde_json::json;
 
 /// What was counted, by name and labels.
 #[derive(Clone, Default)]
-struct Book(Arc<Mutex<BTreeMap<String, u64>>>);
+struct TestRecorder(Arc<Mutex<BTreeMap<String, u64>>>);
 
-struct Line(Book, String);
+struct Series(TestRecorder, String);
 
-impl Line {
-    fn of(book: &Book, key: &Key) -> Arc<Self> {
+impl Series {
+    fn of(recorder: &TestRecorder, key: &Key) -> Arc<Self> {
         let labels = key.labels().map(|label| format!(" {}={}", label.key(), label.value()));
-        Arc::new(Line(book.clone(), format!("{}{}", key.name(), labels.collect::<String>())))
+        Arc::new(Series(recorder.clone(), format!("{}{}", key.name(), labels.collect::<String>())))
     }
 
     fn add(&self, count: u64) {
@@ -32,7 +32,7 @@ impl Line {
     }
 }
 
-impl CounterFn for Line {
+impl CounterFn for Series {
     fn increment(&self, value: u64) {
         self.add(value);
     }
@@ -41,7 +41,7 @@ impl CounterFn for Line {
     }
 }
 
-impl GaugeFn for Line {
+impl GaugeFn for Series {
     fn increment(&self, _: f64) {}
     fn decrement(&self, _: f64) {}
     fn set(&self, _: f64) {
@@ -49,24 +49,24 @@ impl GaugeFn for Line {
     }
 }
 
-impl HistogramFn for Line {
+impl HistogramFn for Series {
     fn record(&self, _: f64) {
         self.add(1);
     }
 }
 
-impl Recorder for Book {
+impl Recorder for TestRecorder {
     fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(Line::of(self, key))
+        Counter::from_arc(Series::of(self, key))
     }
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(Line::of(self, key))
+        Gauge::from_arc(Series::of(self, key))
     }
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::from_arc(Line::of(self, key))
+        Histogram::from_arc(Series::of(self, key))
     }
 }
 
@@ -100,14 +100,14 @@ async fn work() {
 
 #[test]
 fn what_happens_is_counted() {
-    let book = Book::default();
+    let recorder = TestRecorder::default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
-    metrics::with_local_recorder(&book, || runtime.block_on(work()));
-    let mut book = book.0.lock().expect("whole").clone();
-    let sealed = book.remove("latchwork_work_sealed_total").expect("sealed");
+    metrics::with_local_recorder(&recorder, || runtime.block_on(work()));
+    let mut counts = recorder.0.lock().expect("whole").clone();
+    let sealed = counts.remove("latchwork_work_sealed_total").expect("sealed");
     assert!(sealed > 6, "{sealed}");
-    let lines: Vec<_> = book.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let lines: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
     assert_eq!(
         lines,
         [

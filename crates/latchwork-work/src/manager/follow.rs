@@ -5,7 +5,7 @@
 //! it ([`next_order_state`]). A crash in between leaves an order behind its items; the sealer looks at
 //! every order that has new events, before it seals them, and so closes the gap.
 
-use crate::store::{Note, OrderEdit, Session, has_to_follow, json, look, params};
+use crate::store::{Note, OrderEdit, Session, has_to_follow, json, params, progress_row};
 use crate::{ItemState, Order, OrderId, OrderState, Result, next_order_state};
 
 use super::{WorkManager, transact};
@@ -35,10 +35,11 @@ impl WorkManager {
 
     /// A cheap look: those of the orders that may have to move.
     pub(super) async fn lagging(&self, orders: &[OrderId]) -> Result<Vec<OrderId>> {
-        let found = self.store().fetch_once(|sql| sql.look, params![json(&orders)?]).await?;
+        let found =
+            self.store().fetch_once(|sql| sql.order_progress, params![json(&orders)?]).await?;
         let mut lagging = Vec::new();
         for mut row in found {
-            let (order, state, has_open_items) = look(&mut row)?;
+            let (order, state, has_open_items) = progress_row(&mut row)?;
             if has_to_follow(state, has_open_items) {
                 lagging.push(order);
             }

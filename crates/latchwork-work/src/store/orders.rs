@@ -111,8 +111,8 @@ impl Session<'_> {
     }
 }
 
-/// A row of `look`: an order, its state, and whether one of its items is open.
-pub(crate) fn look(row: &mut super::Cells) -> Result<(OrderId, OrderState, bool)> {
+/// A row of `order_progress`: an order, its state, and whether one of its items is open.
+pub(crate) fn progress_row(row: &mut super::Cells) -> Result<(OrderId, OrderState, bool)> {
     Ok((row.parse()?, row.parse()?, row.opt_text()?.is_some()))
 }
 

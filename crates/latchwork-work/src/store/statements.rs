@@ -22,7 +22,7 @@ pub(crate) struct Statements {
     /// The payload of an order (1).
     pub(crate) payload: &'static str,
     /// Orders (1: ids): id, state, and the state of an item that is still open.
-    pub(crate) look: &'static str,
+    pub(crate) order_progress: &'static str,
     /// The items of an order (1): state and count.
     pub(crate) item_counts: &'static str,
 

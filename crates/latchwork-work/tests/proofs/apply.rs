@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::child::Child;
-use crate::room::{Room, agent, maintenance, propose, verified};
+use crate::test_database::{TestDatabase, agent, maintenance, propose, verified};
 use crate::{millis, proofs, secs};
 
 proofs![
@@ -58,14 +58,15 @@ fn types(url: &str) -> OrderTypes {
         DynamicOrderType::new("outside").settings(settings(false)).apply(move |_, step| {
             let (key, fence, url) = (step.idempotency_key(), step.fence(), url.clone());
             Box::pin(async move {
-                let room = Room::at(url);
-                room.run(&format!("INSERT INTO outside (id, fence) VALUES ('{key}', {fence})"))
+                let database = TestDatabase::at(url);
+                database
+                    .run(&format!("INSERT INTO outside (id, fence) VALUES ('{key}', {fence})"))
                     .await;
                 tokio::time::sleep(millis(10)).await;
                 Ok(Diff::between(json!(null), json!(key)))
             })
         });
-    let mut types = crate::room::types();
+    let mut types = crate::test_database::types();
     types.add_dynamic(inside).expect("legal");
     types.add_dynamic(outside).expect("legal");
     types
@@ -114,68 +115,69 @@ impl Drop for Worker {
 }
 
 /// The size by `LATCHWORK_APPLY_ORDERS`, for a long run by hand.
-async fn w07_killed_apply_workers_record_once(room: Room) {
+async fn w07_killed_apply_workers_record_once(database: TestDatabase) {
     let size = std::env::var("LATCHWORK_APPLY_ORDERS").ok().and_then(|text| text.parse().ok());
     let size: i64 = size.unwrap_or(60);
-    let work = open(&room.url).await;
-    room.run("CREATE TABLE inside (id text)").await;
-    room.run("CREATE TABLE outside (id text, fence bigint)").await;
+    let work = open(&database.url).await;
+    database.run("CREATE TABLE inside (id text)").await;
+    database.run("CREATE TABLE outside (id text, fence bigint)").await;
     let (begun, limit) = (Instant::now(), secs(120 + 3 * size.unsigned_abs()));
-    let mut workers: Vec<_> = (0..3).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
+    let mut workers: Vec<_> =
+        (0..3).map(|n| Worker::start(&format!("w-{n}"), &database.url)).collect();
     let open_orders = "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'";
     // Somebody else has found the lease of a worker that died in the middle.
     let interrupted = "SELECT count(*) FROM latchwork_work_event WHERE event = 'lease_expired'";
     let (mut orders, mut kills) = (0, 0);
-    while orders < size || room.number(interrupted).await < 5 {
+    while orders < size || database.number(interrupted).await < 5 {
         for name in ["inside", "outside"].repeat(10) {
             approved(&work, name, json!({})).await;
             orders += 1;
         }
-        while room.number(open_orders).await > 0 {
-            assert!(begun.elapsed() < limit, "{} left", room.number(open_orders).await);
+        while database.number(open_orders).await > 0 {
+            assert!(begun.elapsed() < limit, "{} left", database.number(open_orders).await);
             tokio::time::sleep(millis(rand::random_range(5..250))).await;
             let n = rand::random_range(0..workers.len());
-            workers[n] = Worker::start(&format!("w-{n}"), &room.url);
+            workers[n] = Worker::start(&format!("w-{n}"), &database.url);
             kills += 1;
         }
     }
     drop(workers);
-    let hit = room.number(interrupted).await;
+    let hit = database.number(interrupted).await;
     println!("{orders} orders, {kills} kills, {hit} of them in the middle of an order");
     let half = orders / 2;
-    assert_eq!(room.number("SELECT count(*) FROM inside").await, half, "exactly once");
-    assert_eq!(room.number("SELECT count(DISTINCT id) FROM inside").await, half);
-    assert_eq!(room.number("SELECT count(DISTINCT id) FROM outside").await, orders - half);
+    assert_eq!(database.number("SELECT count(*) FROM inside").await, half, "exactly once");
+    assert_eq!(database.number("SELECT count(DISTINCT id) FROM inside").await, half);
+    assert_eq!(database.number("SELECT count(DISTINCT id) FROM outside").await, orders - half);
     let keys = "SELECT count(*) FROM outside WHERE id NOT IN (SELECT CAST(id AS text) \
         FROM latchwork_work_order)";
-    assert_eq!(room.number(keys).await, 0, "always with the order's key");
+    assert_eq!(database.number(keys).await, 0, "always with the order's key");
     let twice = "SELECT count(*) FROM (SELECT id, fence FROM outside GROUP BY id, fence \
         HAVING count(*) > 1) t";
-    assert_eq!(room.number(twice).await, 0, "each run with a fence of its own");
+    assert_eq!(database.number(twice).await, 0, "each run with a fence of its own");
     for event in ["applied", "completed"] {
         let sql = format!(
             "SELECT count(*) FROM latchwork_work_event WHERE event = '{event}' AND item_id IS NULL"
         );
-        assert_eq!(room.number(&sql).await, orders, "{event} is recorded once");
+        assert_eq!(database.number(&sql).await, orders, "{event} is recorded once");
     }
     verified(&work).await;
 }
 
-async fn w07_a_failed_apply_in_the_stores_transaction_leaves_nothing(room: Room) {
-    let work = open(&room.url).await;
-    room.run("CREATE TABLE inside (id text)").await;
+async fn w07_a_failed_apply_in_the_stores_transaction_leaves_nothing(database: TestDatabase) {
+    let work = open(&database.url).await;
+    database.run("CREATE TABLE inside (id text)").await;
     approved(&work, "inside", json!({"fail": true})).await;
     let worker = work.apply_worker("w").expect("legal");
     let failed = worker.apply_next().await.expect("asked").expect("an order");
     assert_eq!(failed.state, OrderState::Failed);
-    assert_eq!(room.number("SELECT count(*) FROM inside").await, 0);
+    assert_eq!(database.number("SELECT count(*) FROM inside").await, 0);
     approved(&work, "inside", json!({})).await;
     let done = worker.apply_next().await.expect("asked").expect("an order");
     assert_eq!(done.state, OrderState::Completed);
-    assert_eq!(room.number("SELECT count(*) FROM inside").await, 1);
+    assert_eq!(database.number("SELECT count(*) FROM inside").await, 1);
 }
 
-async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
+async fn w17_two_reviewers_at_once_a_hundred_rounds(database: TestDatabase) {
     let mut types = OrderTypes::new();
     for needed in [1, 2] {
         let review = ReviewSettings { approvals: needed, ..ReviewSettings::default() };
@@ -183,7 +185,7 @@ async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
         let name = format!("needs-{needed}");
         types.add_dynamic(DynamicOrderType::new(name).settings(settings)).expect("legal");
     }
-    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
+    let work = WorkManager::builder(types).connect(&database.url).await.expect("it opens");
     // A hundred with each number.
     for round in 0..200 {
         let needed: u32 = 1 + round % 2;
@@ -210,9 +212,9 @@ async fn w17_two_reviewers_at_once_a_hundred_rounds(room: Room) {
     one.await.expect("no panic");
     two.await.expect("no panic");
     let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
-    assert_eq!(room.number(applied).await, 200, "apply is recorded once");
+    assert_eq!(database.number(applied).await, 200, "apply is recorded once");
     let done = "SELECT count(*) FROM latchwork_work_order WHERE state = 'completed'";
-    assert_eq!(room.number(done).await, 200);
+    assert_eq!(database.number(done).await, 200);
     verified(&work).await;
 }
 
@@ -233,29 +235,30 @@ async fn reviewer(work: WorkManager, name: &'static str) {
 }
 
 /// The size by `LATCHWORK_LIFE_ORDERS`, each of ten items, for a long run by hand.
-async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
+async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(database: TestDatabase) {
     let size = std::env::var("LATCHWORK_LIFE_ORDERS").ok().and_then(|text| text.parse().ok());
     let (orders, items): (i64, i64) = (size.unwrap_or(20), 10);
-    let work = open(&room.url).await;
+    let work = open(&database.url).await;
     let kept = tokio::spawn(maintenance(&work).run());
     let mut ids = Vec::new();
     for _ in 0..orders {
         ids.push(propose(&work, "quick", json!({ "items": items })).await.id);
     }
     let mut agents: Vec<_> =
-        (0..8).map(|n| Child::start(&format!("agent-{n}"), &room.url)).collect();
-    let mut workers: Vec<_> = (0..2).map(|n| Worker::start(&format!("w-{n}"), &room.url)).collect();
+        (0..8).map(|n| Child::start(&format!("agent-{n}"), &database.url)).collect();
+    let mut workers: Vec<_> =
+        (0..2).map(|n| Worker::start(&format!("w-{n}"), &database.url)).collect();
     let reviewers = ["bob", "cleo"].map(|name| tokio::spawn(reviewer(work.clone(), name)));
     let open_orders = "SELECT count(*) FROM latchwork_work_order WHERE state <> 'completed'";
     let (begun, limit) = (Instant::now(), secs(140 + 3 * orders.unsigned_abs()));
     let mut kills = 0;
-    while room.number(open_orders).await > 0 {
-        assert!(begun.elapsed() < limit, "{} left", room.number(open_orders).await);
+    while database.number(open_orders).await > 0 {
+        assert!(begun.elapsed() < limit, "{} left", database.number(open_orders).await);
         tokio::time::sleep(millis(rand::random_range(100..600))).await;
         let n = rand::random_range(0..10);
         match n {
-            0..8 => agents[n] = Child::start(&format!("agent-{n}"), &room.url),
-            _ => workers[n - 8] = Worker::start(&format!("w-{n}"), &room.url),
+            0..8 => agents[n] = Child::start(&format!("agent-{n}"), &database.url),
+            _ => workers[n - 8] = Worker::start(&format!("w-{n}"), &database.url),
         }
         kills += 1;
     }
@@ -264,11 +267,11 @@ async fn w18_a_full_life_with_agents_reviewers_and_workers_killed(room: Room) {
     kept.abort();
     verified(&work).await;
     let done = "SELECT count(*) FROM latchwork_work_item WHERE state = 'completed'";
-    assert_eq!(room.number(done).await, orders * items);
-    let results = room.number("SELECT count(*) FROM latchwork_work_result").await;
+    assert_eq!(database.number(done).await, orders * items);
+    let results = database.number("SELECT count(*) FROM latchwork_work_result").await;
     assert_eq!(results, orders * items, "one result each");
     let applied = "SELECT count(*) FROM latchwork_work_event WHERE event = 'applied'";
-    assert_eq!(room.number(applied).await, orders, "once");
+    assert_eq!(database.number(applied).await, orders, "once");
     println!("{orders} orders of {items} items, {kills} kills, in {:?}", begun.elapsed());
     receipts(&work, &ids).await;
 }
@@ -306,7 +309,7 @@ async fn receipts(work: &WorkManager, orders: &[OrderId]) {
 
 /// A constraint that is checked at the end refuses what apply wrote, and apply says that all is well: the
 /// order fails at once, with the reason, instead of being applied until its attempts are used up.
-async fn w07_a_transaction_that_cannot_be_committed_fails_the_order(room: Room) {
+async fn w07_a_transaction_that_cannot_be_committed_fails_the_order(database: TestDatabase) {
     let apply = ApplySettings { in_transaction: true, ..ApplySettings::default() };
     let settings = TypeSettings { apply, ..TypeSettings::default() };
     let refused = DynamicOrderType::new("refused").settings(settings).apply(|_, step| {
@@ -321,14 +324,13 @@ async fn w07_a_transaction_that_cannot_be_committed_fails_the_order(room: Room) 
             Ok(Diff::empty())
         })
     });
-    let mut types = crate::room::types();
+    let mut types = crate::test_database::types();
     types.add_dynamic(refused).expect("legal");
-    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
-    room.run("CREATE TABLE parent (id integer PRIMARY KEY)").await;
-    room.run(
-        "CREATE TABLE orphan (parent integer REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
-    )
-    .await;
+    let work = WorkManager::builder(types).connect(&database.url).await.expect("it opens");
+    database.run("CREATE TABLE parent (id integer PRIMARY KEY)").await;
+    database
+        .run("CREATE TABLE orphan (parent integer REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+        .await;
     approved(&work, "refused", json!({})).await;
     let worker = work.apply_worker("worker").expect("legal");
     let failed = worker.apply_next().await.expect("it is told").expect("an order");
@@ -337,6 +339,6 @@ async fn w07_a_transaction_that_cannot_be_committed_fails_the_order(room: Room) 
     assert_eq!((&error["stage"], &error["code"]), (&json!("apply"), &json!("not_committed")));
     let message = error["message"].as_str().expect("a text").to_lowercase();
     assert!(message.contains("foreign key"), "{message}");
-    assert_eq!(room.number("SELECT count(*) FROM orphan").await, 0);
+    assert_eq!(database.number("SELECT count(*) FROM orphan").await, 0);
     assert!(work.apply_lease(failed.id).await.expect("asked").is_none(), "nobody has it");
 }

@@ -8,7 +8,7 @@ use latchwork_contract::process::{self, Signal};
 use latchwork_work::{Checkout, EventFilter, ListenFrom, Submission, WorkManager};
 use serde_json::json;
 
-use crate::room::{agent, types};
+use crate::test_database::{agent, types};
 use crate::{millis, secs};
 
 pub(crate) struct Child {

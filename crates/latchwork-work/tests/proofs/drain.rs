@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::proofs;
-use crate::room::{Room, agent, propose, verified};
+use crate::test_database::{TestDatabase, agent, propose, verified};
 
 proofs![
     w03_thirty_two_agents_drain_ten_thousand_items,
@@ -18,8 +18,8 @@ proofs![
 
 /// 10,000 items, a tenth of them behind keys with a limit of two. Agents take ten at a time, so that
 /// the proof takes seconds and the claims still meet.
-async fn w03_thirty_two_agents_drain_ten_thousand_items(room: Room) {
-    let managers = [room.manager().await, room.manager().await];
+async fn w03_thirty_two_agents_drain_ten_thousand_items(database: TestDatabase) {
+    let managers = [database.manager().await, database.manager().await];
     let work = &managers[0];
     let mut orders = Vec::new();
     for _ in 0..9 {
@@ -81,18 +81,25 @@ async fn w03_thirty_two_agents_drain_ten_thousand_items(room: Room) {
         let sql = format!(
             "SELECT count(*) FROM latchwork_work_event WHERE item_id IS NOT NULL AND event = '{event}'"
         );
-        assert_eq!(room.number(&sql).await, count, "{event}");
+        assert_eq!(database.number(&sql).await, count, "{event}");
     }
     for table in ["lease", "ready"] {
-        assert_eq!(room.number(&format!("SELECT count(*) FROM latchwork_work_{table}")).await, 0);
+        assert_eq!(
+            database.number(&format!("SELECT count(*) FROM latchwork_work_{table}")).await,
+            0
+        );
     }
-    assert_eq!(room.number("SELECT CAST(sum(held) AS bigint) FROM latchwork_work_limit").await, 0);
+    assert_eq!(
+        database.number("SELECT CAST(sum(held) AS bigint) FROM latchwork_work_limit").await,
+        0
+    );
 }
 
 /// Beside a database without them, turn by turn, so that a busy machine is busy for both.
-async fn w03_a_hundred_thousand_behind_a_limit_cost_nothing(room: Room) {
-    let other = if room.is_sqlite() { Room::sqlite() } else { Room::postgres().await };
-    let (full, empty) = (room.manager().await, other.manager().await);
+async fn w03_a_hundred_thousand_behind_a_limit_cost_nothing(database: TestDatabase) {
+    let other =
+        if database.is_sqlite() { TestDatabase::sqlite() } else { TestDatabase::postgres().await };
+    let (full, empty) = (database.manager().await, other.manager().await);
     let claim = async |work: &WorkManager| {
         propose(work, "keyed", json!({"keys": [null]})).await;
         let begun = Instant::now();
@@ -101,8 +108,8 @@ async fn w03_a_hundred_thousand_behind_a_limit_cost_nothing(room: Room) {
         (took, got.expect("checked out").leases.remove(0))
     };
     propose(&full, "keyed", json!({"many": 100_000})).await;
-    if !room.is_sqlite() {
-        room.run("VACUUM ANALYZE latchwork_work_ready").await;
+    if !database.is_sqlite() {
+        database.run("VACUUM ANALYZE latchwork_work_ready").await;
     }
     let (_, held) = claim(&full).await;
     assert_eq!(held.input["key"], "lane", "the key is at its limit from now on");

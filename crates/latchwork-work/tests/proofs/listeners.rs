@@ -7,7 +7,7 @@ use latchwork_work::{Checkout, Submission};
 use serde_json::json;
 
 use crate::child::Child;
-use crate::room::{Room, agent, maintenance, propose, verified};
+use crate::test_database::{TestDatabase, agent, maintenance, propose, verified};
 use crate::{millis, proofs, secs};
 
 proofs![w14_a_listener_that_is_killed_and_resumes_misses_nothing];
@@ -17,13 +17,13 @@ fn position(line: String) -> u64 {
 }
 
 /// What a listener says next, unless it says nothing for a while.
-fn heard(child: &Child) -> Option<u64> {
+fn next_position(child: &Child) -> Option<u64> {
     child.said.recv_timeout(millis(100)).ok().map(position)
 }
 
-async fn w14_a_listener_that_is_killed_and_resumes_misses_nothing(room: Room) {
+async fn w14_a_listener_that_is_killed_and_resumes_misses_nothing(database: TestDatabase) {
     const ORDERS: usize = 120;
-    let work = room.manager().await;
+    let work = database.manager().await;
     let kept = tokio::spawn(maintenance(&work).run());
     let working = {
         let work = work.clone();
@@ -42,13 +42,13 @@ async fn w14_a_listener_that_is_killed_and_resumes_misses_nothing(room: Room) {
     let begun = Instant::now();
     while !working.is_finished() || lives < 8 {
         assert!(begun.elapsed() < secs(100), "it hears something: {} events", all.len());
-        let child = Child::start("listener", &room.url);
+        let child = Child::start("listener", &database.url);
         let said = tokio::task::block_in_place(|| {
-            // Killed in the middle, as soon as it has heard some; what it says is in order.
+            // Killed in the middle, as soon as it was told some; what it says is in order.
             let mut said = Vec::new();
             let started = Instant::now();
             while said.len() < 30 && started.elapsed() < secs(3) {
-                said.extend(heard(&child));
+                said.extend(next_position(&child));
             }
             // What it has acknowledged it has said, and is not told again: all of it counts.
             said.extend(child.kill().into_iter().map(position));
@@ -61,11 +61,11 @@ async fn w14_a_listener_that_is_killed_and_resumes_misses_nothing(room: Room) {
     working.await.expect("no panic");
     kept.abort();
     let last = verified(&work).await;
-    let child = Child::start("listener", &room.url);
+    let child = Child::start("listener", &database.url);
     let begun = Instant::now();
     while !all.contains(&last) {
         assert!(begun.elapsed() < secs(60), "it comes to the end");
-        all.extend(tokio::task::block_in_place(|| heard(&child)));
+        all.extend(tokio::task::block_in_place(|| next_position(&child)));
     }
     assert_eq!(all, (1..=last).collect(), "nothing is missing");
 }

@@ -17,21 +17,21 @@ mod model;
 mod processes;
 mod raw;
 mod raw_postgres;
-mod room;
+mod test_database;
 
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::room::Room;
+use crate::test_database::TestDatabase;
 
 /// One proof over one database.
-type Proof = (&'static str, fn(Room) -> futures::future::LocalBoxFuture<'static, ()>);
+type Proof = (&'static str, fn(TestDatabase) -> futures::future::LocalBoxFuture<'static, ()>);
 
 macro_rules! proofs {
     ($($run:ident),* $(,)?) => {
         pub(crate) const PROOFS: &[crate::Proof] =
-            &[$((stringify!($run), |room| Box::pin($run(room)))),*];
+            &[$((stringify!($run), |database| Box::pin($run(database)))),*];
     };
 }
 pub(crate) use proofs;
@@ -57,7 +57,7 @@ fn main() {
     let mut trials = Vec::new();
     for (name, proof) in both.clone().into_iter().chain(processes::SQLITE.iter().copied()) {
         trials.push(Trial::test(format!("sqlite::{name}"), move || {
-            block_on(async { proof(Room::sqlite()).await });
+            block_on(async { proof(TestDatabase::sqlite()).await });
             Ok(())
         }));
     }
@@ -66,7 +66,7 @@ fn main() {
             if !there {
                 return Err(Failed::from("no server; `scripts/services up postgres` starts one"));
             }
-            block_on(async { proof(Room::postgres().await).await });
+            block_on(async { proof(TestDatabase::postgres().await).await });
             Ok(())
         });
         trials.push(trial.with_ignored_flag(!there && !in_ci));

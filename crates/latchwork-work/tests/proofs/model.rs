@@ -11,7 +11,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 use serde_json::json;
 
-use crate::room::{Room, ada, agent, propose, verified};
+use crate::test_database::{TestDatabase, ada, agent, propose, verified};
 use crate::{millis, proofs};
 
 proofs![w01_random_operations_keep_everything_in_agreement];
@@ -75,13 +75,13 @@ impl Model {
     }
 }
 
-async fn w01_random_operations_keep_everything_in_agreement(room: Room) {
-    let (runs, steps) = if room.is_sqlite() { (6, 60) } else { (3, 60) };
+async fn w01_random_operations_keep_everything_in_agreement(database: TestDatabase) {
+    let (runs, steps) = if database.is_sqlite() { (6, 60) } else { (3, 60) };
     let seed = rand::random();
     println!("seed {seed}");
     let config = Config { rng_seed: RngSeed::Fixed(seed), ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let managers = [room.manager().await, room.manager().await];
+    let managers = [database.manager().await, database.manager().await];
     for _ in 0..runs {
         let all = prop::collection::vec(step(), steps).new_tree(&mut runner).expect("steps");
         let mut model = Model::default();
@@ -89,7 +89,7 @@ async fn w01_random_operations_keep_everything_in_agreement(room: Room) {
         for (n, step) in all.current().into_iter().enumerate() {
             said.push(format!("{step:?}"));
             take(&managers[n % 2], &mut model, step).await;
-            agree(&room, &managers[0], &model, &said).await;
+            agree(&database, &managers[0], &model, &said).await;
         }
         for order in model.orders {
             let _ = ada(&managers[0]).cancel(order, "the run is over").await;
@@ -98,7 +98,7 @@ async fn w01_random_operations_keep_everything_in_agreement(room: Room) {
     verified(&managers[0]).await;
     let left = "SELECT (SELECT count(*) FROM latchwork_work_lease) \
         + (SELECT count(*) FROM latchwork_work_ready)";
-    assert_eq!(room.number(left).await, 0);
+    assert_eq!(database.number(left).await, 0);
 }
 
 async fn take(work: &WorkManager, model: &mut Model, step: Step) {
@@ -177,7 +177,7 @@ async fn take(work: &WorkManager, model: &mut Model, step: Step) {
 }
 
 /// State ↔ events ↔ leases ↔ counts ↔ limits ↔ what can be leased.
-async fn agree(room: &Room, work: &WorkManager, model: &Model, said: &[String]) {
+async fn agree(database: &TestDatabase, work: &WorkManager, model: &Model, said: &[String]) {
     let tables = [
         // A lease for each leased item, and for no other.
         (
@@ -221,9 +221,9 @@ async fn agree(room: &Room, work: &WorkManager, model: &Model, said: &[String]) 
         ),
     ];
     for (what, sql) in tables {
-        assert_eq!(room.number(sql).await, 0, "{what} after {said:#?}");
+        assert_eq!(database.number(sql).await, 0, "{what} after {said:#?}");
     }
-    let leases = room.number("SELECT count(*) FROM latchwork_work_lease").await;
+    let leases = database.number("SELECT count(*) FROM latchwork_work_lease").await;
     assert_eq!(leases, i64::try_from(model.leases.len()).expect("few"), "after {said:#?}");
     for order in &model.orders {
         let found = work.order(*order).await.expect("an order");

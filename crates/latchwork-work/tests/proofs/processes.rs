@@ -12,14 +12,14 @@ use latchwork_work::{Checkout, ItemState, OrderId, OrderState, Submission, WorkM
 use serde_json::json;
 
 use crate::child::{Child, crash_before_follow};
-use crate::room::{Room, agent, maintenance, propose, types, verified};
+use crate::test_database::{TestDatabase, agent, maintenance, propose, types, verified};
 use crate::{millis, proofs, secs};
 
 proofs![w04_agents_are_killed_and_stopped_with_leases, w01_a_crash_before_an_order_follows];
 
 pub(crate) const SQLITE: &[crate::Proof] =
-    &[("w15_wall_clocks_that_are_an_hour_off_move_no_lease", |room| {
-        Box::pin(w15_wall_clocks_that_are_an_hour_off_move_no_lease(room))
+    &[("w15_wall_clocks_that_are_an_hour_off_move_no_lease", |database| {
+        Box::pin(w15_wall_clocks_that_are_an_hour_off_move_no_lease(database))
     })];
 
 /// Waits until an order is submitted, all by itself.
@@ -38,26 +38,26 @@ async fn submitted(work: &WorkManager, order: OrderId, items: u32) {
 }
 
 /// Every item has one result and one event of it, whatever happened on the way.
-async fn once_each(room: &Room, work: &WorkManager, items: i64) {
+async fn once_each(database: &TestDatabase, work: &WorkManager, items: i64) {
     verified(work).await;
-    let results = room.number("SELECT count(*) FROM latchwork_work_result").await;
+    let results = database.number("SELECT count(*) FROM latchwork_work_result").await;
     assert_eq!(results, items, "nothing twice");
     let events = "SELECT count(*) FROM latchwork_work_event WHERE event = 'submitted' \
         AND item_id IS NOT NULL";
-    assert_eq!(room.number(events).await, items);
-    assert_eq!(room.number("SELECT count(*) FROM latchwork_work_lease").await, 0);
+    assert_eq!(database.number(events).await, items);
+    assert_eq!(database.number("SELECT count(*) FROM latchwork_work_lease").await, 0);
 }
 
-async fn w04_agents_are_killed_and_stopped_with_leases(room: Room) {
+async fn w04_agents_are_killed_and_stopped_with_leases(database: TestDatabase) {
     const ITEMS: u32 = 300;
-    let work = room.manager().await;
+    let work = database.manager().await;
     let kept = tokio::spawn(maintenance(&work).run());
     let order = propose(&work, "quick", json!({ "items": ITEMS })).await.id;
     let mut agents: Vec<_> =
-        (0..6).map(|n| Child::start(&format!("agent-{n}"), &room.url)).collect();
+        (0..6).map(|n| Child::start(&format!("agent-{n}"), &database.url)).collect();
     for n in 0..3 {
         agents[n].leased();
-        drop(std::mem::replace(&mut agents[n], Child::start(&format!("next-{n}"), &room.url)));
+        drop(std::mem::replace(&mut agents[n], Child::start(&format!("next-{n}"), &database.url)));
         agents[n + 3].leased();
         agents[n + 3].signal(Signal::STOP);
     }
@@ -69,22 +69,22 @@ async fn w04_agents_are_killed_and_stopped_with_leases(room: Room) {
     submitted(&work, order, ITEMS).await;
     drop(agents);
     kept.abort();
-    once_each(&room, &work, ITEMS.into()).await;
+    once_each(&database, &work, ITEMS.into()).await;
     let expired = "SELECT count(*) FROM latchwork_work_event WHERE event = 'lease_expired'";
-    assert!(room.number(expired).await > 0, "somebody died with a lease");
+    assert!(database.number(expired).await > 0, "somebody died with a lease");
 }
 
 /// An agent dies between the commit of its item and the move of the order, each time that an order would
 /// follow; the sealer moves the order.
-async fn w01_a_crash_before_an_order_follows(room: Room) {
-    let work = room.manager().await;
+async fn w01_a_crash_before_an_order_follows(database: TestDatabase) {
+    let work = database.manager().await;
     let order = propose(&work, "job", json!({"items": 2})).await.id;
     let state = async || work.order(order).await.expect("an order");
     for (name, item, was, then) in [
         ("leases", ItemState::Leased, OrderState::Queued, OrderState::CheckedOut),
         ("submits", ItemState::Submitted, OrderState::CheckedOut, OrderState::InProgress),
     ] {
-        crash_before_follow(name, &room.url);
+        crash_before_follow(name, &database.url);
         let lagging = state().await;
         assert_eq!(lagging.item_counts.get(item), 1, "{name}: the item's change is committed");
         assert_eq!(lagging.order.state, was, "{name}: the order's is not");
@@ -98,11 +98,12 @@ async fn w01_a_crash_before_an_order_follows(room: Room) {
 pub(crate) async fn w15_a_server_restarts_in_the_middle() {
     const ITEMS: u32 = 300;
     let mut own = OwnServer::start("postgres");
-    let room = Room::at(own.address.clone());
-    let work = room.manager().await;
+    let database = TestDatabase::at(own.address.clone());
+    let work = database.manager().await;
     let kept = tokio::spawn(maintenance(&work).run());
     let order = propose(&work, "quick", json!({ "items": ITEMS })).await.id;
-    let agents: Vec<_> = (0..4).map(|n| Child::start(&format!("agent-{n}"), &room.url)).collect();
+    let agents: Vec<_> =
+        (0..4).map(|n| Child::start(&format!("agent-{n}"), &database.url)).collect();
     for _ in 0..2 {
         for agent in &agents {
             agent.leased();
@@ -113,7 +114,7 @@ pub(crate) async fn w15_a_server_restarts_in_the_middle() {
     submitted(&work, order, ITEMS).await;
     drop(agents);
     kept.abort();
-    once_each(&room, &work, ITEMS.into()).await;
+    once_each(&database, &work, ITEMS.into()).await;
 }
 
 /// A clock whose wall is off.
@@ -131,11 +132,11 @@ impl Clock for Off {
     }
 }
 
-async fn w15_wall_clocks_that_are_an_hour_off_move_no_lease(room: Room) {
+async fn w15_wall_clocks_that_are_an_hour_off_move_no_lease(database: TestDatabase) {
     let open = async |hours| {
         let clock = Arc::new(Off(TimeDelta::hours(hours)));
         let builder = WorkManager::builder(types());
-        builder.connect_with_clock(&room.url, clock).await.expect("it opens")
+        builder.connect_with_clock(&database.url, clock).await.expect("it opens")
     };
     let (usual, ahead, behind) = (open(0).await, open(1).await, open(-1).await);
     let order = propose(&behind, "quick", json!({"items": 3})).await.id;
@@ -157,5 +158,5 @@ async fn w15_wall_clocks_that_are_an_hour_off_move_no_lease(room: Room) {
     let lease = clients[1].checkout(Checkout::any()).await.expect("checked out").leases.remove(0);
     clients[1].submit(Submission::new(&lease, json!(1))).await.expect("submitted");
     submitted(&usual, order, 3).await;
-    once_each(&room, &usual, 3).await;
+    once_each(&database, &usual, 3).await;
 }

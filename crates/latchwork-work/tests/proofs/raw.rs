@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::Connection;
 
 use crate::proofs;
-use crate::room::{Room, ada, agent, maintenance, propose, verified};
+use crate::test_database::{TestDatabase, ada, agent, maintenance, propose, verified};
 
 proofs![
     w10_verify_finds_what_was_changed,
@@ -27,8 +27,8 @@ proofs![
 ];
 
 /// A sealed trail of three orders.
-async fn trail(room: &Room) -> latchwork_work::WorkManager {
-    let work = room.manager().await;
+async fn trail(database: &TestDatabase) -> latchwork_work::WorkManager {
+    let work = database.manager().await;
     let client = agent(&work, "agent-1");
     for _ in 0..3 {
         propose(&work, "job", json!({"items": 1})).await;
@@ -39,52 +39,52 @@ async fn trail(room: &Room) -> latchwork_work::WorkManager {
     work
 }
 
-async fn w10_verify_finds_what_was_changed(room: Room) {
-    let work = trail(&room).await;
+async fn w10_verify_finds_what_was_changed(database: TestDatabase) {
+    let work = trail(&database).await;
     for (column, value) in [("payload", "'{}'"), ("actor_id", "'eve'"), ("message", "'x'")] {
         let set = |value: &str| {
             format!("UPDATE latchwork_work_event SET {column} = {value} WHERE position = 3")
         };
-        room.run("DROP TABLE IF EXISTS kept").await;
-        room.run("CREATE TABLE kept AS SELECT * FROM latchwork_work_event").await;
-        assert_eq!(room.run(&set(value)).await, 1);
+        database.run("DROP TABLE IF EXISTS kept").await;
+        database.run("CREATE TABLE kept AS SELECT * FROM latchwork_work_event").await;
+        assert_eq!(database.run(&set(value)).await, 1);
         let found = work.verify().await.expect("verified").findings;
         assert!(
             matches!(found[..], [Finding::WrongHash { position: 3, .. }]),
             "{column}: {found:?}"
         );
-        room.run(&set(&format!("(SELECT k.{column} FROM kept k WHERE k.position = 3)"))).await;
+        database.run(&set(&format!("(SELECT k.{column} FROM kept k WHERE k.position = 3)"))).await;
         assert!(work.verify().await.expect("verified").is_intact());
     }
 }
 
-async fn w10_verify_finds_what_was_removed(room: Room) {
-    let work = trail(&room).await;
+async fn w10_verify_finds_what_was_removed(database: TestDatabase) {
+    let work = trail(&database).await;
     let last = work.verify().await.expect("verified").position;
     let remove =
         |position: u64| format!("DELETE FROM latchwork_work_event WHERE position = {position}");
-    assert_eq!(room.run(&remove(last)).await, 1);
+    assert_eq!(database.run(&remove(last)).await, 1);
     let found = work.verify().await.expect("verified").findings;
     assert_eq!(found, [Finding::Gap { from: last, to: last }], "also the last one");
-    room.run(&remove(2)).await;
+    database.run(&remove(2)).await;
     let found = work.verify().await.expect("verified").findings;
     assert!(found.contains(&Finding::Gap { from: 2, to: 2 }), "{found:?}");
     assert!(found.iter().any(|f| matches!(f, Finding::WrongHash { .. })), "{found:?}");
 }
 
-async fn w10_verify_finds_what_was_reordered(room: Room) {
-    let work = trail(&room).await;
+async fn w10_verify_finds_what_was_reordered(database: TestDatabase) {
+    let work = trail(&database).await;
     for (from, to) in [(1, 9_999), (2, 1), (9_999, 2)] {
         let sql =
             format!("UPDATE latchwork_work_event SET position = {to} WHERE position = {from}");
-        assert_eq!(room.run(&sql).await, 1);
+        assert_eq!(database.run(&sql).await, 1);
     }
     let found = work.verify().await.expect("verified").findings;
     assert!(found.len() >= 2, "both have a wrong hash: {found:?}");
 }
 
-async fn w10_a_stranger_verifies_a_real_export(room: Room) {
-    let work = trail(&room).await;
+async fn w10_a_stranger_verifies_a_real_export(database: TestDatabase) {
+    let work = trail(&database).await;
     let directory = tempfile::tempdir().expect("a directory");
     let python = async || {
         let line = |event| serde_json::to_string(&event).expect("JSON");
@@ -102,37 +102,37 @@ async fn w10_a_stranger_verifies_a_real_export(room: Room) {
     let (code, said) = python().await;
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains(" 0 findings"), "{said}");
-    room.run("UPDATE latchwork_work_event SET event = 'failed' WHERE position = 4").await;
+    database.run("UPDATE latchwork_work_event SET event = 'failed' WHERE position = 4").await;
     let (code, said) = python().await;
     assert!(code == Some(1) && said.contains("position 4"), "{said}");
 }
 
-async fn w09_an_expired_key_is_a_fresh_one(room: Room) {
-    let work = room.manager().await;
+async fn w09_an_expired_key_is_a_fresh_one(database: TestDatabase) {
+    let work = database.manager().await;
     let client = ada(&work).idempotent("k");
     let proposal = |items: u32| Proposal::new("job", json!({ "items": items }));
     let first = client.propose_once(proposal(1)).await.expect("proposed").value.order.id;
     assert!(client.propose_once(proposal(1)).await.expect("proposed").replayed);
-    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    database.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
     let again = client.propose_once(proposal(1)).await.expect("proposed");
     assert!(!again.replayed && again.value.order.id != first, "its time is over");
-    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    database.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
     let other = client.propose_once(proposal(2)).await.expect("no conflict with an expired one");
     assert!(!other.replayed);
-    room.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
+    database.run("UPDATE latchwork_work_idempotency SET expires_at = created_at").await;
     assert_eq!(maintenance(&work).round().await.expect("a round").keys, 1);
-    let left = room.number("SELECT count(*) FROM latchwork_work_idempotency").await;
+    let left = database.number("SELECT count(*) FROM latchwork_work_idempotency").await;
     assert_eq!(left, 0);
 }
 
-async fn w02_the_order_exists_if_and_only_if_the_callers_row_does(room: Room) {
-    let work = room.manager().await;
-    room.run("CREATE TABLE mine (id bigint)").await;
+async fn w02_the_order_exists_if_and_only_if_the_callers_row_does(database: TestDatabase) {
+    let work = database.manager().await;
+    database.run("CREATE TABLE mine (id bigint)").await;
     let client = ada(&work);
     let proposals = || vec![Proposal::new("job", json!({"items": 2})); 2];
     for commits in [false, true] {
-        let notice = if room.is_sqlite() {
-            let mut connection = room.sqlite_connection().await;
+        let notice = if database.is_sqlite() {
+            let mut connection = database.sqlite_connection().await;
             let mut tx = connection.begin_with("BEGIN IMMEDIATE").await.expect("begun");
             sqlx::query("INSERT INTO mine VALUES (1)").execute(&mut *tx).await.expect("a row");
             let (made, notice) = client.propose_in_sqlite(&mut tx, proposals()).await.expect("in");
@@ -145,7 +145,7 @@ async fn w02_the_order_exists_if_and_only_if_the_callers_row_does(room: Room) {
             assert_eq!(error.map(drop).expect_err("another database").code(), "invalid_argument");
             notice
         } else {
-            let mut connection = room.pg().await;
+            let mut connection = database.pg().await;
             let mut tx = connection.begin().await.expect("begun");
             sqlx::query("INSERT INTO mine VALUES (1)").execute(&mut *tx).await.expect("a row");
             let (made, notice) =
@@ -158,7 +158,7 @@ async fn w02_the_order_exists_if_and_only_if_the_callers_row_does(room: Room) {
             notice
         };
         notice.send();
-        let rows = room.number("SELECT count(*) FROM mine").await;
+        let rows = database.number("SELECT count(*) FROM mine").await;
         let states = work.order_states().await.expect("counts");
         let orders: u64 = states.iter().map(|one| one.count).sum();
         assert_eq!((rows, orders), if commits { (1, 2) } else { (0, 0) });
@@ -174,11 +174,11 @@ async fn fake() -> sqlx::PgConnection {
     sqlx::PgConnection::connect(&server).await.expect("connected")
 }
 
-async fn w11_a_count_that_is_wrong_is_counted_anew(room: Room) {
-    let work = room.manager().await;
+async fn w11_a_count_that_is_wrong_is_counted_anew(database: TestDatabase) {
+    let work = database.manager().await;
     propose(&work, "keyed", json!({"keys": ["k", "k"], "limit": 1})).await;
-    room.run("UPDATE latchwork_work_limit SET held = 1").await;
-    room.run("UPDATE latchwork_work_ready SET hold = 1").await;
+    database.run("UPDATE latchwork_work_limit SET held = 1").await;
+    database.run("UPDATE latchwork_work_ready SET hold = 1").await;
     let client = agent(&work, "agent-1");
     let none = client.checkout(Checkout::any()).await.expect("asked");
     assert_eq!(none.leases, []);
@@ -187,11 +187,12 @@ async fn w11_a_count_that_is_wrong_is_counted_anew(room: Room) {
     assert_eq!(got.len(), 1);
 }
 
-async fn w15_damaged_rows_are_told_and_hide_no_others(room: Room) {
-    let work = room.manager().await;
+async fn w15_damaged_rows_are_told_and_hide_no_others(database: TestDatabase) {
+    let work = database.manager().await;
     let bad = propose(&work, "job", json!({"items": 1})).await;
     let good = propose(&work, "quick", json!({"items": 1})).await;
-    room.run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{}'", bad.id))
+    database
+        .run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{}'", bad.id))
         .await;
     let error = work.order(bad.id).await.expect_err("it cannot be read");
     assert_eq!(error.code(), "work_store_backend", "{error}");
@@ -203,10 +204,10 @@ async fn w15_damaged_rows_are_told_and_hide_no_others(room: Room) {
 }
 
 /// Requests of one process share statements or transactions; those of some cannot be stored.
-async fn w03_one_that_the_database_refuses_spoils_no_other(room: Room) {
-    let work = room.manager().await;
+async fn w03_one_that_the_database_refuses_spoils_no_other(database: TestDatabase) {
+    let work = database.manager().await;
     for (table, column, bad) in [("lease", "agent", "bad"), ("result", "result", "\"bad\"")] {
-        let sql = match room.is_sqlite() {
+        let sql = match database.is_sqlite() {
             true => format!(
                 "CREATE TRIGGER no_bad_{table} BEFORE INSERT ON latchwork_work_{table} \
                  WHEN NEW.{column} = '{bad}' BEGIN SELECT RAISE(ABORT, 'no'); END"
@@ -215,7 +216,7 @@ async fn w03_one_that_the_database_refuses_spoils_no_other(room: Room) {
                 "ALTER TABLE latchwork_work_{table} ADD CONSTRAINT no_bad CHECK ({column} <> '{bad}')"
             ),
         };
-        room.run(&sql).await;
+        database.run(&sql).await;
     }
     let order = propose(&work, "job", json!({"items": 20})).await.id;
     let is_bad = |n: usize| n % 4 == 2;
@@ -240,7 +241,7 @@ async fn w03_one_that_the_database_refuses_spoils_no_other(room: Room) {
             }
         }
     }
-    let leases = room.number("SELECT count(*) FROM latchwork_work_lease").await;
+    let leases = database.number("SELECT count(*) FROM latchwork_work_lease").await;
     assert_eq!((held.len(), leases), (12, 12), "and nothing of those that were refused");
     let submit =
         |(n, (client, lease)): (usize, &(latchwork_work::WorkClient, latchwork_work::Lease))| {
@@ -286,26 +287,28 @@ async fn approved(work: &WorkManager, priority: i32) -> OrderId {
 }
 
 /// The most urgent ones cannot even be read.
-async fn w07_damaged_orders_hold_up_no_other_apply(room: Room) {
-    let work = room.manager().await;
+async fn w07_damaged_orders_hold_up_no_other_apply(database: TestDatabase) {
+    let work = database.manager().await;
     let (one, two) = (approved(&work, 9).await, approved(&work, 8).await);
     let good = approved(&work, 0).await;
-    room.run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{one}'")).await;
-    room.run(&format!("UPDATE latchwork_work_order SET error = 'x' WHERE id = '{two}'")).await;
+    database
+        .run(&format!("UPDATE latchwork_work_order SET settings = '{{' WHERE id = '{one}'"))
+        .await;
+    database.run(&format!("UPDATE latchwork_work_order SET error = 'x' WHERE id = '{two}'")).await;
     let worker = work.apply_worker("w").expect("legal");
     let done = worker.apply_next().await.expect("asked").expect("the one that can be read");
     assert_eq!((done.id, done.state), (good, OrderState::Completed));
     assert_eq!(worker.apply_next().await.expect("asked"), None, "they are left for later");
     let error = worker.apply(one).await;
     assert!(matches!(error, Ok(None)), "postponed, and not leased: {error:?}");
-    room.run(&format!("UPDATE latchwork_work_order SET error = NULL WHERE id = '{two}'")).await;
-    room.run("UPDATE latchwork_work_order SET apply_after = 0").await;
+    database.run(&format!("UPDATE latchwork_work_order SET error = NULL WHERE id = '{two}'")).await;
+    database.run("UPDATE latchwork_work_order SET apply_after = 0").await;
     let done = worker.apply_next().await.expect("asked").expect("it was restored");
     assert_eq!((done.id, done.state), (two, OrderState::Completed));
 }
 
-async fn w07_damaged_content_fails_the_apply(room: Room) {
-    let work = room.manager().await;
+async fn w07_damaged_content_fails_the_apply(database: TestDatabase) {
+    let work = database.manager().await;
     let worker = work.apply_worker("w").expect("legal");
     let damages = [
         ("UPDATE latchwork_work_result SET result = '{' WHERE item_id = 'ITEM'", "content_damaged"),
@@ -319,7 +322,7 @@ async fn w07_damaged_content_fails_the_apply(room: Room) {
         let order = approved(&work, 0).await;
         let item = work.items(order, None, 1).await.expect("items")[0].item.id;
         let sql = sql.replace("ITEM", &item.to_string()).replace("ORDER", &order.to_string());
-        assert_eq!(room.run(&sql).await, 1, "{sql}");
+        assert_eq!(database.run(&sql).await, 1, "{sql}");
         let failed = worker.apply_next().await.expect("asked").expect("an order");
         assert_eq!((failed.id, failed.state), (order, OrderState::Failed), "{sql}");
         let error = failed.error.expect("why");
@@ -329,20 +332,20 @@ async fn w07_damaged_content_fails_the_apply(room: Room) {
 }
 
 /// Its digest names another one, or it is no JSON: nobody is shown it, and nothing is approved by it.
-async fn w17_a_damaged_preview_is_made_anew(room: Room) {
+async fn w17_a_damaged_preview_is_made_anew(database: TestDatabase) {
     let mut types = OrderTypes::new();
     let shown = DynamicOrderType::new("job").preview(|order| {
         let after = order.payload.clone();
         Box::pin(async { Ok(Some(Diff::between(json!(null), after))) })
     });
     types.add_dynamic(shown).expect("legal");
-    let work = WorkManager::builder(types).connect(&room.url).await.expect("it opens");
+    let work = WorkManager::builder(types).connect(&database.url).await.expect("it opens");
     let order = submitted(&work, Proposal::new("job", json!({"items": 1}))).await;
     let bob = work.client(Actor::user("bob").expect("legal"));
     for damaged in ["{", r#"{"after":"harmless","before":null,"changes":[]}"#] {
         let seen = work.preview(order).await.expect("a preview");
         let sql = format!("UPDATE latchwork_work_review SET preview = '{damaged}'");
-        assert!(room.run(&sql).await > 0);
+        assert!(database.run(&sql).await > 0);
         let error = bob.approve(Approval::of(&seen)).await.expect_err("not what is stored");
         assert_eq!(error.code(), "content_changed");
         let anew = work.preview(order).await.expect("made anew");

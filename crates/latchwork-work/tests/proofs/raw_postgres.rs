@@ -4,7 +4,7 @@ use latchwork_work::{Checkout, EventNote, Failure, ItemState, OrderState, Propos
 use serde_json::json;
 use sqlx::{Connection, PgConnection, Row};
 
-use crate::room::{Room, ada, agent, propose, verified};
+use crate::test_database::{TestDatabase, ada, agent, propose, verified};
 use crate::{millis, proofs};
 
 proofs![
@@ -17,13 +17,13 @@ proofs![
 ];
 
 /// Waits until somebody waits for a lock of this connection.
-async fn until_somebody_waits(room: &Room, holder: i32) {
-    until_so_many_wait(room, holder, 1).await;
+async fn until_somebody_waits(database: &TestDatabase, holder: i32) {
+    until_so_many_wait(database, holder, 1).await;
 }
 
-async fn until_so_many_wait(room: &Room, holder: i32, count: i64) {
+async fn until_so_many_wait(database: &TestDatabase, holder: i32, count: i64) {
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY(pg_blocking_pids(pid))";
-    let mut watch = room.pg().await;
+    let mut watch = database.pg().await;
     for _ in 0..600 {
         let row = sqlx::query(sql).bind(holder).fetch_one(&mut watch).await.expect("a row");
         if row.get::<i64, _>(0) >= count {
@@ -39,11 +39,11 @@ async fn pid(connection: &mut PgConnection) -> i32 {
     row.get(0)
 }
 
-async fn w09_a_twin_under_way_is_waited_for_and_then_in_flight(room: Room) {
-    let work = room.manager().await;
+async fn w09_a_twin_under_way_is_waited_for_and_then_in_flight(database: TestDatabase) {
+    let work = database.manager().await;
     let client = ada(&work).idempotent("k");
     let proposal = || Proposal::new("job", json!({"items": 1}));
-    let mut twin = room.pg().await;
+    let mut twin = database.pg().await;
     let holder = pid(&mut twin).await;
     let mut tx = twin.begin().await.expect("begun");
     sqlx::query(
@@ -56,7 +56,7 @@ async fn w09_a_twin_under_way_is_waited_for_and_then_in_flight(room: Room) {
         let client = client.clone();
         tokio::spawn(async move { client.propose_once(proposal()).await })
     };
-    until_somebody_waits(&room, holder).await;
+    until_somebody_waits(&database, holder).await;
     let error = waiting.await.expect("no panic").expect_err("it waits a bounded time");
     assert_eq!(error.code(), "idempotency_in_flight");
     assert!(error.is_temporary());
@@ -64,14 +64,14 @@ async fn w09_a_twin_under_way_is_waited_for_and_then_in_flight(room: Room) {
     assert!(!client.propose_once(proposal()).await.expect("proposed").replayed);
 }
 
-async fn w20_a_retry_meets_a_proposal_that_commits_meanwhile(room: Room) {
-    let work = room.manager().await;
+async fn w20_a_retry_meets_a_proposal_that_commits_meanwhile(database: TestDatabase) {
+    let work = database.manager().await;
     let client = agent(&work, "agent-1");
     let proposal = || vec![Proposal::new("job", json!({"items": 1})).unique_key("k")];
     let first = ada(&work).propose_many(proposal()).await.expect("proposed").remove(0).order.id;
     let lease = client.checkout(Checkout::any()).await.expect("checked out").leases.remove(0);
     client.fail(lease.id, Failure::new("x", "y").permanent()).await.expect("failed");
-    let mut other = room.pg().await;
+    let mut other = database.pg().await;
     let holder = pid(&mut other).await;
     let mut tx = other.begin().await.expect("begun");
     let (made, notice) = ada(&work).propose_in_postgres(&mut tx, proposal()).await.expect("in");
@@ -79,7 +79,7 @@ async fn w20_a_retry_meets_a_proposal_that_commits_meanwhile(room: Room) {
         let ada = ada(&work);
         tokio::spawn(async move { ada.retry(first).await })
     };
-    until_somebody_waits(&room, holder).await;
+    until_somebody_waits(&database, holder).await;
     tx.commit().await.expect("committed");
     notice.send();
     let error = retry.await.expect("no panic").expect_err("the key is taken");
@@ -87,13 +87,13 @@ async fn w20_a_retry_meets_a_proposal_that_commits_meanwhile(room: Room) {
     assert!(error.to_string().contains(&made[0].order.id.to_string()), "{error}");
 }
 
-async fn w04_a_reclaim_does_not_end_a_lease_that_a_heartbeat_extends(room: Room) {
-    let work = room.manager().await;
+async fn w04_a_reclaim_does_not_end_a_lease_that_a_heartbeat_extends(database: TestDatabase) {
+    let work = database.manager().await;
     propose(&work, "quick", json!({"items": 1})).await;
     let client = agent(&work, "agent-1");
     let lease = client.checkout(Checkout::any()).await.expect("checked out").leases.remove(0);
     // A heartbeat that came in time and is not committed yet.
-    let mut beat = room.pg().await;
+    let mut beat = database.pg().await;
     let holder = pid(&mut beat).await;
     let mut tx = beat.begin().await.expect("begun");
     sqlx::query("UPDATE latchwork_work_lease SET expires_at = expires_at + 60000000")
@@ -105,19 +105,19 @@ async fn w04_a_reclaim_does_not_end_a_lease_that_a_heartbeat_extends(room: Room)
         let work = work.clone();
         tokio::spawn(async move { work.reclaim_expired().await })
     };
-    until_somebody_waits(&room, holder).await;
+    until_somebody_waits(&database, holder).await;
     tx.commit().await.expect("committed");
     assert_eq!(reclaim.await.expect("no panic").expect("looked"), 0, "it was extended");
     client.heartbeat(lease.id).await.expect("held");
 }
 
-async fn w10_events_committed_after_the_look_are_not_sealed_without_one(room: Room) {
-    let work = room.manager().await;
+async fn w10_events_committed_after_the_look_are_not_sealed_without_one(database: TestDatabase) {
+    let work = database.manager().await;
     let order = propose(&work, "job", json!({"items": 2})).await.id;
     let client = agent(&work, "agent-1");
     let leases = client.checkout(Checkout::any().limit(2)).await.expect("checked out").leases;
     client.heartbeat(leases[0].id).await.expect("held");
-    let mut sealer = room.pg().await;
+    let mut sealer = database.pg().await;
     let holder = pid(&mut sealer).await;
     let mut tx = sealer.begin().await.expect("begun");
     sqlx::query("SELECT position FROM latchwork_work_sealer FOR UPDATE")
@@ -128,7 +128,7 @@ async fn w10_events_committed_after_the_look_are_not_sealed_without_one(room: Ro
         let work = work.clone();
         tokio::spawn(async move { work.seal().await })
     };
-    until_somebody_waits(&room, holder).await;
+    until_somebody_waits(&database, holder).await;
     // The sealer has looked. An item fails, and the process dies before the order follows.
     let failed = ItemState::Failed;
     client.transition_item(leases[1].item_id, failed, EventNote::new()).await.expect("moved");
@@ -140,9 +140,11 @@ async fn w10_events_committed_after_the_look_are_not_sealed_without_one(room: Ro
 
 /// With a type's limit and a key's limit at once: claims and submissions must lock them in one order,
 /// or the server ends one of two that wait for each other, after a second.
-async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circle(room: Room) {
+async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circle(
+    database: TestDatabase,
+) {
     let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
-    let before = room.number(deadlocks).await;
+    let before = database.number(deadlocks).await;
     let types = || {
         let split = |_: &serde_json::Value| {
             let item = |n: i32| {
@@ -154,14 +156,14 @@ async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circl
         let settings = latchwork_work::TypeSettings {
             max_leases: Some(5),
             lease_ttl: crate::secs(600),
-            ..crate::room::quick()
+            ..crate::test_database::quick()
         };
         let mut types = latchwork_work::OrderTypes::new();
         let one = latchwork_work::DynamicOrderType::new("one").plan(split).settings(settings);
         types.add_dynamic(one).expect("legal");
         types
     };
-    let work = WorkManager::builder(types()).connect(&room.url).await.expect("it opens");
+    let work = WorkManager::builder(types()).connect(&database.url).await.expect("it opens");
     propose(&work, "one", json!({})).await;
     let agents = (0..12).map(|n| {
         let client = agent(&work, &format!("agent-{n}"));
@@ -183,21 +185,21 @@ async fn w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circl
     }
     // The server counts with a delay of up to a second.
     tokio::time::sleep(millis(1_500)).await;
-    let met = room.number(deadlocks).await - before;
+    let met = database.number(deadlocks).await - before;
     // Other tests use the same database; a circle here would be met dozens of times.
     assert!(met <= 3, "{met} times two waited for each other");
 }
 
 /// While all messages of a process are under way, claims stand in line; those whose agents go meanwhile
 /// lease nothing. Those that were sent are done, whether anybody waits or not.
-async fn w03_a_claim_that_nobody_waits_for_is_not_sent(room: Room) {
-    let work = room.manager().await;
+async fn w03_a_claim_that_nobody_waits_for_is_not_sent(database: TestDatabase) {
+    let work = database.manager().await;
     propose(&work, "job", json!({"items": 20})).await;
     let claim = |name: String| {
         let client = agent(&work, &name);
         async move { client.checkout(Checkout::of_type("job")).await }
     };
-    let mut other = room.pg().await;
+    let mut other = database.pg().await;
     let holder = pid(&mut other).await;
     let mut tx = other.begin().await.expect("begun");
     let lock = "LOCK TABLE latchwork_work_lease IN ACCESS EXCLUSIVE MODE";
@@ -205,7 +207,7 @@ async fn w03_a_claim_that_nobody_waits_for_is_not_sent(room: Room) {
     let mut sent = Vec::new();
     for n in 1..=3 {
         sent.push(tokio::spawn(claim(format!("sent-{n}"))));
-        until_so_many_wait(&room, holder, n).await;
+        until_so_many_wait(&database, holder, n).await;
     }
     for n in 0..5 {
         let waiting = claim(format!("waiting-{n}"));
@@ -215,7 +217,7 @@ async fn w03_a_claim_that_nobody_waits_for_is_not_sent(room: Room) {
     tx.rollback().await.expect("free");
     let sent = "SELECT count(*) FROM latchwork_work_lease WHERE agent LIKE 'sent-%'";
     for _ in 0..600 {
-        if room.number(sent).await == 3 {
+        if database.number(sent).await == 3 {
             break;
         }
         tokio::time::sleep(millis(20)).await;

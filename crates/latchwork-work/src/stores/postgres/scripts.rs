@@ -25,7 +25,7 @@ use sqlx::postgres::PgPool;
 use super::error;
 use super::session::{bind, cells};
 use super::statements::STATEMENTS;
-use crate::store::{Cells, Param, has_to_follow, json, look, params, rows, span};
+use crate::store::{Cells, Param, has_to_follow, json, params, progress_row, rows, span};
 use crate::{EventId, Item, ItemMove, ItemState, LeaseId, OrderId, OrderState, Result, Submitted};
 
 /// What claims that share a statement have in common.
@@ -312,10 +312,10 @@ impl Scripts {
 
     /// Those of the orders that have to follow their items (see `manager::follow`).
     pub(super) async fn lagging(&self, orders: &[OrderId]) -> Result<Vec<OrderId>> {
-        let found = self.once(STATEMENTS.look, params![json(&orders)?]).await?;
+        let found = self.once(STATEMENTS.order_progress, params![json(&orders)?]).await?;
         let mut lagging = Vec::new();
         for mut row in found {
-            let (order, state, has_open_items) = look(&mut row)?;
+            let (order, state, has_open_items) = progress_row(&mut row)?;
             if has_to_follow(state, has_open_items) {
                 lagging.push(order);
             }

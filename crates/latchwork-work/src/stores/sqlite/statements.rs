@@ -137,7 +137,7 @@ pub(super) const STATEMENTS: Statements = Statements {
     payload: "SELECT payload FROM latchwork_work_payload WHERE order_id = $1",
     // From the end, where items are leased last: as long as the order has open items, one of the
     // first rows that is looked at is one.
-    look: concat!(
+    order_progress: concat!(
         "SELECT o.id, o.state, (SELECT i.state FROM latchwork_work_item i WHERE i.order_id = o.id \
          AND i.state IN ('queued', 'leased', 'in_progress') ORDER BY i.seq DESC LIMIT 1) \
          FROM latchwork_work_order o WHERE o.id IN ",

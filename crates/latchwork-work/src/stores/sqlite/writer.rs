@@ -57,18 +57,18 @@ struct Queue {
     idle: Option<Box<Shared>>,
     waiting: VecDeque<Waiting>,
     /// Who was given the turn last.
-    given: Weak<Seat>,
+    given: Weak<TurnSlot>,
     closed: bool,
 }
 
 struct Waiting {
     alone: bool,
-    seat: Arc<Seat>,
+    slot: Arc<TurnSlot>,
 }
 
 /// Where the turn is put for one that waits. If that one has gone, the turn goes on when this is dropped.
 #[derive(Default)]
-struct Seat {
+struct TurnSlot {
     turn: Mutex<Option<Turn>>,
     came: Notify,
 }
@@ -128,7 +128,7 @@ impl Writer {
     async fn turn(self: &Arc<Self>, alone: bool) -> Result<Turn> {
         let mut waited = 0;
         loop {
-            let seat = {
+            let slot = {
                 let mut queue = self.queue.lock();
                 if queue.closed {
                     return Err(closed());
@@ -136,13 +136,13 @@ impl Writer {
                 if let Some(shared) = queue.idle.take() {
                     return Ok(Turn::new(shared, self));
                 }
-                let seat = Arc::new(Seat::default());
-                queue.waiting.push_back(Waiting { alone, seat: seat.clone() });
-                seat
+                let slot = Arc::new(TurnSlot::default());
+                queue.waiting.push_back(Waiting { alone, slot: slot.clone() });
+                slot
             };
             loop {
                 let given = self.given();
-                if timeout(PATIENCE, seat.came.notified()).await.is_ok() {
+                if timeout(PATIENCE, slot.came.notified()).await.is_ok() {
                     break;
                 }
                 waited += 1;
@@ -151,9 +151,9 @@ impl Writer {
                         an order, in the store's transaction, wait for an operation of the same store?";
                     return Err(error::sql(SqlError::temporary(message, None)));
                 }
-                self.take_back(&given);
+                self.reclaim_turn(&given);
             }
-            let turn = seat.turn.lock().take();
+            let turn = slot.turn.lock().take();
             if let Some(turn) = turn {
                 return Ok(turn);
             }
@@ -161,16 +161,16 @@ impl Writer {
         }
     }
 
-    fn given(&self) -> Weak<Seat> {
+    fn given(&self) -> Weak<TurnSlot> {
         self.queue.lock().given.clone()
     }
 
     /// Takes the turn from one that was given it a while ago and has not been polled since.
-    fn take_back(&self, given: &Weak<Seat>) {
+    fn reclaim_turn(&self, given: &Weak<TurnSlot>) {
         if !given.ptr_eq(&self.given()) {
             return;
         }
-        let turn = given.upgrade().and_then(|seat| seat.turn.lock().take());
+        let turn = given.upgrade().and_then(|slot| slot.turn.lock().take());
         drop(turn); // to the next one
     }
 
@@ -178,7 +178,7 @@ impl Writer {
     fn pass_on(self: &Arc<Self>, mut shared: Box<Shared>) {
         let next = {
             let mut queue = self.queue.lock();
-            let is_gone = |next: &Waiting| Arc::strong_count(&next.seat) == 1;
+            let is_gone = |next: &Waiting| Arc::strong_count(&next.slot) == 1;
             while queue.waiting.front().is_some_and(is_gone) {
                 queue.waiting.pop_front();
             }
@@ -186,8 +186,8 @@ impl Writer {
             if shared.is_open && !(may_join && shared.done.len() < MOST) {
                 None
             } else if let Some(next) = queue.waiting.pop_front() {
-                queue.given = Arc::downgrade(&next.seat);
-                Some(next.seat)
+                queue.given = Arc::downgrade(&next.slot);
+                Some(next.slot)
             } else {
                 if queue.closed {
                     shared.connection = None;
@@ -196,9 +196,9 @@ impl Writer {
                 return;
             }
         };
-        if let Some(seat) = next {
-            *seat.turn.lock() = Some(Turn::new(shared, self));
-            seat.came.notify_one();
+        if let Some(slot) = next {
+            *slot.turn.lock() = Some(Turn::new(shared, self));
+            slot.came.notify_one();
             return;
         }
         let commit = Commit(Some((shared, self.clone())));
@@ -213,7 +213,7 @@ impl Writer {
         let mut queue = self.queue.lock();
         queue.closed = true;
         for waiting in queue.waiting.drain(..) {
-            waiting.seat.came.notify_one();
+            waiting.slot.came.notify_one();
         }
         if let Some(idle) = &mut queue.idle {
             idle.connection = None;
@@ -283,7 +283,7 @@ impl Turn {
             let given = writer.given();
             match timeout(PATIENCE, &mut committed).await {
                 Ok(committed) => break committed,
-                Err(_) => writer.take_back(&given),
+                Err(_) => writer.reclaim_turn(&given),
             }
         };
         match committed {

@@ -9,31 +9,31 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 
 use crate::millis;
 
-pub(crate) struct Room {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     _directory: Option<tempfile::TempDir>,
 }
 
-impl Room {
-    pub(crate) fn sqlite() -> Room {
+impl TestDatabase {
+    pub(crate) fn sqlite() -> TestDatabase {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let url =
             format!("sqlite://{}?synchronous=normal", directory.path().join("work.db").display());
-        Room { url, _directory: Some(directory) }
+        TestDatabase { url, _directory: Some(directory) }
     }
 
-    pub(crate) async fn postgres() -> Room {
+    pub(crate) async fn postgres() -> TestDatabase {
         let server = std::env::var("LATCHWORK_TEST_POSTGRES").expect("a server");
         let id = latchwork_work::OrderId::new(chrono::Utc::now());
         let name = format!("proof_{}", id.as_uuid().simple());
         let mut admin = PgConnection::connect(&server).await.expect("the server is there");
         let made = sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA {name}")));
         made.execute(&mut admin).await.expect("a schema");
-        Room { url: format!("{server}?options[search_path]={name}"), _directory: None }
+        TestDatabase { url: format!("{server}?options[search_path]={name}"), _directory: None }
     }
 
-    pub(crate) fn at(url: String) -> Room {
-        Room { url, _directory: None }
+    pub(crate) fn at(url: String) -> TestDatabase {
+        TestDatabase { url, _directory: None }
     }
 
     pub(crate) fn is_sqlite(&self) -> bool {
