@@ -113,6 +113,12 @@ pub fn options(address: &str, settings: &Settings) -> Result<PgConnectOptions> {
     })
 }
 
+/// Compiling a plan to machine code is for queries that run for minutes: one that claims a thousand of very
+/// many rows has an estimate which makes the server compile it for seconds, each time.
+fn without_jit(options: PgConnectOptions) -> PgConnectOptions {
+    options.options([("jit", "off")])
+}
+
 /// Opens a pool and [checks](check) the server.
 ///
 /// # Errors
@@ -124,14 +130,14 @@ pub async fn open(options: PgConnectOptions, settings: &Settings) -> Result<(PgP
         .acquire_timeout(settings.acquire_timeout)
         // It would cost a round trip each time; who begins a transaction notices anyhow.
         .test_before_acquire(false)
-        .connect_lazy_with(mark.on(options.clone()));
+        .connect_lazy_with(mark.on(without_jit(options.clone())));
     let mut modes = ssl_modes(options.get_ssl_mode()).iter().peekable();
     let (mut connection, is_refused) = loop {
         let options = match modes.next() {
             Some(mode) => options.clone().ssl_mode(*mode),
             None => options.clone(),
         };
-        pool.set_connect_options(mark.on(options.clone()));
+        pool.set_connect_options(mark.on(without_jit(options.clone())));
         let opened = match first(&pool).await {
             Err(error) if is_unknown_parameter(&error) => {
                 pool.set_connect_options(options);

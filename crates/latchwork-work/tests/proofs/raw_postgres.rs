@@ -14,6 +14,7 @@ proofs![
     w10_events_committed_after_the_look_are_not_sealed_without_one,
     w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circle,
     w03_a_claim_that_nobody_waits_for_is_not_sent,
+    w03_plans_are_not_compiled,
 ];
 
 /// Waits until somebody waits for a lock of this connection.
@@ -224,4 +225,15 @@ async fn w03_a_claim_that_nobody_waits_for_is_not_sent(database: TestDatabase) {
     }
     let rest = agent(&work, "rest").checkout(Checkout::of_type("job").limit(20)).await;
     assert_eq!(rest.expect("checked out").leases.len(), 17, "all that were not sent for anybody");
+}
+
+/// A claim of a thousand of thirty thousand items is estimated so high that a server compiles its plan, which takes
+/// longer than an answer may.
+async fn w03_plans_are_not_compiled(database: TestDatabase) {
+    use latchwork_sql::postgres::{Settings, open, options};
+    let settings = Settings::default();
+    let options = options(&database.url, &settings).expect("an address");
+    let (pool, _) = open(options, &settings).await.expect("it opens");
+    let row = sqlx::query("SHOW jit").fetch_one(&pool).await.expect("a setting");
+    assert_eq!(row.get::<String, _>(0), "off");
 }

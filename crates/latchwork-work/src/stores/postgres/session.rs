@@ -1,6 +1,7 @@
 //! One transaction.
 
 use chrono::{DateTime, Utc};
+use futures::TryStreamExt;
 use latchwork_sql::postgres::{JobConnection, in_time};
 use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Column, Row, TypeInfo, ValueRef};
@@ -54,11 +55,18 @@ impl<'c> PostgresSession<'c> {
         }
     }
 
+    /// The server has its few seconds for each row and not for all of them: an order may have a hundred
+    /// thousand items, and as long as rows come it is there.
     pub(crate) async fn fetch(&mut self, sql: &str, params: Vec<Param>) -> Result<Vec<Cells>> {
         let persistent = !self.lends_sessions;
         let query = sqlx::query_with(AssertSqlSafe(sql.to_owned()), bind(params)?);
-        let rows = in_time(query.persistent(persistent).fetch_all(self.connection())).await;
-        rows.map_err(error::driver)?.iter().map(cells).collect()
+        let mut rows = query.persistent(persistent).fetch(self.connection());
+        let mut found = Vec::new();
+        while let Some(row) = in_time(rows.try_next()).await.map_err(error::driver)? {
+            found.push(row);
+        }
+        drop(rows);
+        found.iter().map(cells).collect()
     }
 
     pub(crate) async fn execute(&mut self, sql: &str, params: Vec<Param>) -> Result<u64> {

@@ -24,11 +24,12 @@ pub(crate) struct PostgresStore {
     batches: Arc<Batches>,
 }
 
-/// Begins, and asks for the time in the same message.
-const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; \
+/// Begins, and asks for the time in the same message. Connections of a pooler and of the caller's pool may
+/// compile plans, which would take seconds for very many items.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL jit = off; \
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; \
+const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL jit = off; \
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
 const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
