@@ -79,7 +79,7 @@ impl std::fmt::Display for Actor {
 
 /// Where a request came from, kept with the events that it causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Provenance {
     /// The agent's program.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -45,6 +45,7 @@ pub(super) fn hurried() -> MaintenanceSettings {
     settings.prune_events_after = Some(Duration::ZERO);
     settings.stale_after = None;
     settings.batch = 2;
+    settings.prune_batches = 1;
     settings
 }
 

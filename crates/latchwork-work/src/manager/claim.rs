@@ -150,7 +150,8 @@ impl WorkClient {
         let states: BTreeMap<ItemId, OrderState> = picked.iter().copied().collect();
         let ids: Vec<_> = picked.iter().map(|(id, _)| *id).collect();
         let mut items = session.items(&ids).await?;
-        items.sort_by_key(|item| ids.iter().position(|id| *id == item.id));
+        let turns: HashMap<_, _> = ids.iter().enumerate().map(|(turn, id)| (*id, turn)).collect();
+        items.sort_by_key(|item| turns.get(&item.id).copied());
         let admitted = self.admit(session, items, agent, room, &mut round).await?;
         // A limit held some back: others behind them may be free.
         round.more |= admitted.len() < ids.len().min(room);

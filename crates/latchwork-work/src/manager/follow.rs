@@ -47,6 +47,31 @@ impl WorkManager {
         Ok(lagging)
     }
 
+    /// Where an order stands that may have to move; none where it need not. With `moved_back` an item
+    /// failed or lost its agent, which a look at open items does not show.
+    pub(super) async fn state_to_follow(
+        &self,
+        order: OrderId,
+        moved_back: bool,
+    ) -> Result<Option<OrderState>> {
+        let ids = params![json(&[order])?];
+        let found = self.store().fetch_once(|sql| sql.order_progress, ids).await?;
+        let Some(mut row) = found.into_iter().next() else { return Ok(None) };
+        let (_, state, has_open_items) = progress_row(&mut row)?;
+        // What was decided, or failed, does not follow its items; nobody waits for its row here, which
+        // an apply in the store's transaction has locked.
+        let moves = matches!(
+            state,
+            OrderState::Queued
+                | OrderState::CheckedOut
+                | OrderState::InProgress
+                | OrderState::Submitted
+                | OrderState::Applied
+        );
+        let wanted = moved_back && moves || has_to_follow(state, has_open_items);
+        Ok(wanted.then_some(state))
+    }
+
     /// Moves an order to where its items are.
     pub(super) async fn follow(&self, order: OrderId) -> Result<Order> {
         // The crash that the sealer repairs comes here; a proof ends its process at this event.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::{WorkClient, WorkManager, read, transact};
 use crate::store::{OrderEdit, params, span};
-use crate::{Actor, ItemId, OrderId, OrderState, Result};
+use crate::{Actor, Item, ItemId, OrderId, OrderState, Result};
 
 /// How maintenance goes about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +34,8 @@ pub struct MaintenanceSettings {
     pub prune_events_after: Option<Duration>,
     /// How many rows a step takes at a time.
     pub batch: u32,
+    /// How many batches of each kind a round removes at most, so that it keeps up with what comes in.
+    pub prune_batches: u32,
 }
 
 impl Default for MaintenanceSettings {
@@ -47,6 +49,7 @@ impl Default for MaintenanceSettings {
             prune_orders_after: None,
             prune_events_after: None,
             batch: 200,
+            prune_batches: 50,
         }
     }
 }
@@ -116,65 +119,78 @@ impl Maintenance {
         }
     }
 
+    /// Seals and makes rounds side by side: a round may take long, and listeners wait for the seals.
     async fn lead(&mut self, guard: &latchwork_lock::Guard) {
-        let clock = self.manager.inner.clock.clone();
-        let mut next_round = clock.now();
-        while guard.is_held() {
-            if let Err(error) = self.manager.seal().await {
-                tracing::warn!(%error, "sealing failed; trying again");
+        let (manager, settings) = (self.manager.clone(), self.settings.clone());
+        let sealing = async {
+            while guard.is_held() {
+                if let Err(error) = manager.seal().await {
+                    tracing::warn!(%error, "sealing failed; trying again");
+                }
+                tokio::time::sleep(settings.seal_every).await;
+                if guard.refresh().await.is_err() && !guard.is_held() {
+                    return;
+                }
             }
-            if clock.now() >= next_round {
+        };
+        let rounds = async {
+            while guard.is_held() {
                 if let Err(error) = self.round().await {
                     tracing::warn!(%error, "maintenance failed; trying again");
                 }
-                next_round = clock.now().after(self.settings.every);
+                tokio::time::sleep(settings.every).await;
             }
-            tokio::time::sleep(self.settings.seal_every).await;
-            if guard.refresh().await.is_err() && !guard.is_held() {
-                return;
-            }
-        }
+        };
+        futures::future::join(sealing, rounds).await;
     }
 
-    /// One round of everything but sealing.
+    /// One round of everything but sealing. A step that fails keeps no other one from its turn.
     ///
     /// # Errors
-    /// The store's; what was done stays done.
+    /// The store's, of the first step that failed; what was done stays done.
     pub async fn round(&mut self) -> Result<MaintenanceReport> {
-        let settings = self.settings.clone();
+        let (manager, settings) = (self.manager.clone(), self.settings.clone());
         let batch = i64::from(settings.batch.max(1));
+        let batches = settings.prune_batches.max(1);
+        let mut failed = None;
+        let mut count = |done: Result<u64>| {
+            done.unwrap_or_else(|error| {
+                failed.get_or_insert(error);
+                0
+            })
+        };
         let mut report = MaintenanceReport {
-            reclaimed: self.manager.reclaim_expired().await?,
+            reclaimed: count(manager.reclaim_expired().await),
+            late: count(manager.deal_with_late(batch).await),
+            judged: count(manager.judge_all(batch).await),
+            keys: count(manager.prune_keys(batch, batches).await),
             ..Default::default()
         };
-        report.late = self.manager.deal_with_late(batch).await?;
-        report.judged = self.manager.judge_all(batch).await?;
         if let Some(after) = settings.dead_letter_after {
-            report.dead_lettered = self.manager.dead_letter_failed(after, batch).await?;
+            report.dead_lettered = count(manager.dead_letter_failed(after, batch).await);
         }
         if let Some(after) = settings.stale_after {
-            report.stale = self.manager.report_stale(after, batch).await?;
+            report.stale = count(manager.report_stale(after, batch).await);
         }
-        report.keys = transact!(self.manager, session => { session.prune_keys(batch).await })?;
         if let Some(after) = settings.prune_orders_after {
-            report.orders_pruned = self.manager.prune_orders(after, batch).await?;
+            report.orders_pruned = count(manager.prune_orders(after, batch, batches).await);
         }
         if let Some(after) = settings.prune_events_after {
-            report.events_pruned = self.manager.prune_events(after, batch).await?;
+            report.events_pruned = count(manager.prune_events(after, batch, batches).await);
         }
-        self.recount(batch).await?;
-        Ok(report)
+        count(self.recount(batch).await.map(|()| 0));
+        failed.map_or(Ok(report), Err)
     }
 
     /// Counts some limits anew, from where the last round stopped.
     async fn recount(&mut self, batch: i64) -> Result<()> {
         let from = self.limits_from.clone();
         let keys = read!(self.manager, session => { session.list_limits(&from, batch).await })?;
-        for key in &keys {
+        for (key, _) in keys.iter().filter(|(_, is_due)| *is_due) {
             transact!(self.manager, session => { session.recount(key).await })?;
         }
         self.limits_from = match keys.last() {
-            Some(last) if keys.len() as i64 == batch => last.as_str().to_owned(),
+            Some((last, _)) if keys.len() as i64 == batch => last.as_str().to_owned(),
             _ => String::new(),
         };
         Ok(())
@@ -192,28 +208,41 @@ impl WorkManager {
         let mut after = (i64::MIN, ItemId::from_uuid(Uuid::nil()));
         let mut total = 0;
         loop {
-            let (moved, last) = transact!(self, session => {
-                let expired = session.expired(after, BATCH).await?;
-                let ids: Vec<_> = expired.iter().map(|(_, item)| *item).collect();
-                let last = expired.last().copied();
-                if ids.is_empty() {
-                    return Ok((Vec::new(), last));
+            let expired = read!(self, session => { session.expired(after, BATCH).await })?;
+            let Some(last) = expired.last().copied() else { return Ok(total) };
+            let ids: Vec<_> = expired.iter().map(|(_, item)| *item).collect();
+            let moved = match self.reclaim_some(&ids).await {
+                // One that cannot be read hides none that can.
+                Err(error) if error.is_damage() => {
+                    let mut moved = Vec::new();
+                    for id in &ids {
+                        match self.reclaim_some(&[*id]).await {
+                            Err(error) if error.is_damage() => {
+                                tracing::warn!(item = %id, %error, "an item cannot be taken back");
+                            }
+                            one => moved.extend(one?),
+                        }
+                    }
+                    moved
                 }
-                // Those that somebody is changing right now are for the next round.
-                let items = session.lock_free_items(&ids).await?;
-                Ok((self.reclaim_items(session, items).await?, last))
-            })?;
+                moved => moved?,
+            };
+            after = last;
             total += moved.len() as u64;
             moved.iter().for_each(|item| crate::metrics::expired(&item.item_type));
             let orders: BTreeSet<_> = moved.iter().map(|item| item.order_id).collect();
             let types: BTreeSet<_> = moved.into_iter().map(|item| item.item_type).collect();
             self.follow_all(orders).await;
             self.wake_freed(types);
-            match last {
-                Some(last) => after = last,
-                None => return Ok(total),
-            }
         }
+    }
+
+    async fn reclaim_some(&self, ids: &[ItemId]) -> Result<Vec<Item>> {
+        transact!(self, session => {
+            // Those that somebody is changing right now are for the next round.
+            let items = session.lock_free_items(ids).await?;
+            self.reclaim_items(session, items).await
+        })
     }
 
     async fn dead_letter_failed(&self, after: Duration, batch: i64) -> Result<u64> {
@@ -277,37 +306,58 @@ impl WorkManager {
         Ok(count)
     }
 
-    async fn prune_orders(&self, after: Duration, batch: i64) -> Result<u64> {
+    /// Removes orders that are over, their items first and some at a time: however many items an order has,
+    /// no transaction removes many. What a crash interrupts is gone on with.
+    async fn prune_orders(&self, after: Duration, batch: i64, batches: u32) -> Result<u64> {
         let mut total = 0;
         for state in OrderState::TERMINAL {
-            let from = OrderId::from_uuid(Uuid::nil());
-            let ids = self.orders_since(state, after, from, batch).await?;
-            if ids.is_empty() {
-                continue;
-            }
-            total += ids.len() as u64;
-            transact!(self, session => {
-                let ids = serde_json::to_string(&ids).unwrap_or_default();
-                for sql in session.sql().delete_orders {
-                    session.execute(sql, params![ids.clone()]).await?;
+            for _ in 0..batches {
+                let from = OrderId::from_uuid(Uuid::nil());
+                let orders = self.orders_since(state, after, from, batch).await?;
+                if orders.is_empty() {
+                    break;
                 }
-                Ok(())
-            })?;
+                while transact!(self, session => { session.delete_some_items(&orders).await })? {}
+                total += transact!(self, session => { session.delete_orders(&orders).await })?;
+                if (orders.len() as i64) < batch {
+                    break;
+                }
+            }
         }
         Ok(total)
     }
 
     /// Removes the oldest sealed events, as far as all of them are old enough.
-    async fn prune_events(&self, after: Duration, batch: i64) -> Result<u64> {
-        transact!(self, session => {
-            session.lock_sealer().await?;
-            let before = session.now() - after;
-            let oldest = session.oldest_events(batch).await?;
-            let old = oldest.into_iter().take_while(|(_, at)| *at < before).last();
-            match old {
-                Some((position, _)) => session.prune_events(position).await,
-                None => Ok(0),
+    async fn prune_events(&self, after: Duration, batch: i64, batches: u32) -> Result<u64> {
+        let mut total = 0;
+        for _ in 0..batches {
+            let pruned = transact!(self, session => {
+                session.lock_sealer().await?;
+                let before = session.now() - after;
+                let oldest = session.oldest_events(batch).await?;
+                let old = oldest.into_iter().take_while(|(_, at)| *at < before).last();
+                match old {
+                    Some((position, _)) => session.prune_events(position).await,
+                    None => Ok(0),
+                }
+            })?;
+            total += pruned;
+            if pruned < batch.unsigned_abs() {
+                break;
             }
-        })
+        }
+        Ok(total)
+    }
+
+    async fn prune_keys(&self, batch: i64, batches: u32) -> Result<u64> {
+        let mut total = 0;
+        for _ in 0..batches {
+            let pruned = transact!(self, session => { session.prune_keys(batch).await })?;
+            total += pruned;
+            if pruned < batch.unsigned_abs() {
+                break;
+            }
+        }
+        Ok(total)
     }
 }

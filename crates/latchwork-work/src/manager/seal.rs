@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{WorkManager, read, transact};
 use crate::audit::{Checkpoint, ExportedEvent, Finding, Verifier};
 use crate::store::EventRow;
-use crate::{EventHash, EventType, OrderId, Result};
+use crate::{ErrorKind, EventHash, EventType, OrderId, Result};
 
 /// So many events are sealed by one transaction.
 const BATCH: i64 = 1_000;
@@ -92,12 +92,21 @@ impl WorkManager {
             let moved_back = MOVED_BACK.iter().any(|event| event.as_str() == row.event.event);
             *orders.entry(row.event.order_id).or_default() |= moved_back;
         }
+        // Orders that could not be moved now, since something else has them: their events wait.
+        let mut lagging = BTreeSet::new();
         for (order, moved_back) in orders {
-            if moved_back || !self.lagging(&[order]).await?.is_empty() {
-                match self.follow(order).await.map_err(|error| (error.code(), error)) {
-                    // Its rows may be pruned; its trail is sealed all the same.
-                    Ok(_) | Err(("order_not_found", _)) => {}
-                    Err((_, error)) => return Err(error),
+            let Some(state) = self.state_to_follow(order, moved_back).await? else { continue };
+            if let Err(error) = self.follow(order).await {
+                match error.kind() {
+                    // Its rows may be pruned, or cannot be read; its trail is sealed all the same.
+                    ErrorKind::OrderNotFound { .. } => {}
+                    _ if error.is_damage() => {
+                        tracing::warn!(%order, %error, "an order cannot be read, and does not follow its items");
+                    }
+                    _ => {
+                        tracing::warn!(%order, %state, %error, "an order lags behind its items; its events are sealed later");
+                        lagging.insert(order);
+                    }
                 }
             }
         }
@@ -105,8 +114,16 @@ impl WorkManager {
         transact!(self, session => {
             let mut position = session.lock_sealer().await?;
             let mut rows = session.unsealed(BATCH).await?;
-            // What was committed after the look waits for the next one: its order may lag behind.
-            rows.retain(|row| row.event.item_id.is_none() || looked_at.contains(&row.seq));
+            // What was committed after the look waits for the next one, since its order may lag behind, and
+            // so does what comes after it in the same order.
+            let mut held = lagging.clone();
+            rows.retain(|row| {
+                let (order, looked_at) = (row.event.order_id, looked_at.contains(&row.seq));
+                if row.event.item_id.is_some() && !looked_at {
+                    held.insert(order);
+                }
+                !held.contains(&order)
+            });
             let orders: BTreeSet<_> = rows.iter().map(|row| row.event.order_id).collect();
             let orders: Vec<_> = orders.into_iter().collect();
             let mut chains = session.chains(&orders).await?;
@@ -120,7 +137,7 @@ impl WorkManager {
             }
             let events = session.put_seals(&sealed).await?;
             if events != sealed.len() as u64 {
-                return Err(crate::ErrorKind::Conflict { entity: "event" }.into());
+                return Err(ErrorKind::Conflict { entity: "event" }.into());
             }
             Ok(Sealed { events, position })
         })

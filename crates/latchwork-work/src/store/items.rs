@@ -10,7 +10,7 @@ use super::limits::LimitKey;
 use super::orders::Body;
 use super::param::json;
 use super::rows::{self, at};
-use super::{Session, params};
+use super::{MAX_ROWS, Session, params};
 use crate::{Actor, ErrorKind, Item, ItemId, ItemState, OrderId, Result};
 
 /// An item to be stored, with its input.
@@ -130,6 +130,22 @@ impl Session<'_> {
         limit: i64,
     ) -> Result<Vec<Item>> {
         self.read_items(self.sql().order_items, params![order, after, limit]).await
+    }
+
+    /// Removes some of the items of orders that are over, with what belongs to them; false where none is left.
+    pub(crate) async fn delete_some_items(&mut self, orders: &[OrderId]) -> Result<bool> {
+        let some = i64::try_from(MAX_ROWS).unwrap_or(i64::MAX);
+        let found = self.fetch(self.sql().item_ids, params![json(&orders)?, some]).await?;
+        let ids: Result<Vec<ItemId>> = found.into_iter().map(|mut row| row.parse()).collect();
+        let ids = ids?;
+        if ids.is_empty() {
+            return Ok(false);
+        }
+        let values = json(&ids)?;
+        for sql in self.sql().delete_items {
+            self.execute(sql, params![values.clone()]).await?;
+        }
+        Ok(true)
     }
 
     async fn read_items(&mut self, sql: &str, values: Vec<super::Param>) -> Result<Vec<Item>> {

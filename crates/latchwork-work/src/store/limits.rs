@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::param::json;
-use super::{Session, params};
+use super::{MAX_ROWS, Session, params};
 use crate::{Concurrency, Result};
 
 /// The lease counts for the limit of its agent.
@@ -114,7 +114,9 @@ impl Session<'_> {
                 ordered: (*ordered).into(),
             })
             .collect();
-        self.execute(self.sql().set_limits, params![json(&rows)?]).await?;
+        for some in rows.chunks(MAX_ROWS) {
+            self.execute(self.sql().set_limits, params![json(&some)?]).await?;
+        }
         Ok(())
     }
 
@@ -139,12 +141,17 @@ impl Session<'_> {
         sql: &str,
         keys: impl IntoIterator<Item = &'k LimitKey>,
     ) -> Result<BTreeMap<LimitKey, LimitRow>> {
-        let keys: Vec<_> = keys.into_iter().map(LimitKey::as_str).collect();
-        if keys.is_empty() {
-            return Ok(BTreeMap::new());
+        // Each time the next ones in their order, as one statement would lock them.
+        let mut keys: Vec<_> = keys.into_iter().map(LimitKey::as_str).collect();
+        keys.sort_unstable();
+        let mut found = BTreeMap::new();
+        for some in keys.chunks(MAX_ROWS) {
+            for row in self.fetch(sql, params![json(&some)?]).await? {
+                let (key, limit) = limit_row(row)?;
+                found.insert(key, limit);
+            }
         }
-        let rows = self.fetch(sql, params![json(&keys)?]).await?;
-        rows.into_iter().map(limit_row).collect()
+        Ok(found)
     }
 
     /// Some lanes that hold back something of these types.
@@ -160,10 +167,9 @@ impl Session<'_> {
             .filter(|(_, change)| **change != 0)
             .map(|(key, change)| Change { key: key.as_str(), change: *change })
             .collect();
-        if rows.is_empty() {
-            return Ok(());
+        for some in rows.chunks(MAX_ROWS) {
+            self.execute(self.sql().change_limits, params![json(&some)?]).await?;
         }
-        self.execute(self.sql().change_limits, params![json(&rows)?]).await?;
         Ok(())
     }
 
@@ -192,10 +198,14 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Limits behind a key, in the order of their keys.
-    pub(crate) async fn list_limits(&mut self, after: &str, limit: i64) -> Result<Vec<LimitKey>> {
+    /// Limits behind a key, in the order of their keys, and whether each should be counted anew.
+    pub(crate) async fn list_limits(
+        &mut self,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<(LimitKey, bool)>> {
         let rows = self.fetch(self.sql().list_limits, params![after, limit]).await?;
-        rows.into_iter().map(|mut row| Ok(LimitKey(row.text()?))).collect()
+        rows.into_iter().map(|mut row| Ok((LimitKey(row.text()?), row.int()? != 0))).collect()
     }
 }
 

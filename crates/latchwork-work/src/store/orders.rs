@@ -101,6 +101,15 @@ impl Session<'_> {
         row.map(|mut row| row.parse()).transpose()
     }
 
+    /// Removes orders whose items are gone, and tells how many.
+    pub(crate) async fn delete_orders(&mut self, orders: &[OrderId]) -> Result<u64> {
+        let (values, mut removed) = (json(&orders)?, 0);
+        for sql in self.sql().delete_orders {
+            removed = self.execute(sql, params![values.clone()]).await?;
+        }
+        Ok(removed)
+    }
+
     /// How many of an order's items are in each state.
     pub(crate) async fn item_counts(&mut self, id: OrderId) -> Result<ItemCounts> {
         let mut counts = ItemCounts::default();
@@ -116,11 +125,12 @@ pub(crate) fn progress_row(row: &mut super::Cells) -> Result<(OrderId, OrderStat
     Ok((row.parse()?, row.parse()?, row.opt_text()?.is_some()))
 }
 
-/// Whether an order may have to move after its items did: one in progress with open items has nowhere
-/// to go by a submission.
+/// Whether an order may have to move after its items went on: one in progress with open items has nowhere
+/// to go by a submission, and one whose items are in goes on by a decision.
 pub(crate) fn has_to_follow(state: OrderState, has_open_items: bool) -> bool {
     match state {
         OrderState::InProgress => !has_open_items,
-        state => !state.is_terminal(),
+        OrderState::Queued | OrderState::CheckedOut | OrderState::Applied => true,
+        _ => false,
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::limits::LimitKey;
 use super::param::json;
-use super::{Session, Store, params};
+use super::{MAX_ROWS, Session, Store, params};
 use crate::{Item, ItemId, OrderId, OrderState, Result};
 
 /// Which items a claim may take.
@@ -127,7 +127,7 @@ impl Session<'_> {
     /// The lanes' limits must be locked.
     pub(crate) async fn rebalance(&mut self, lanes: &[String]) -> Result<()> {
         let sql = self.sql();
-        let size = if sql.many_lanes { lanes.len().max(1) } else { 1 };
+        let size = if sql.many_lanes { MAX_ROWS } else { 1 };
         for lanes in lanes.chunks(size) {
             let lanes = json(&lanes)?;
             self.execute(sql.hold_back, params![lanes.clone()]).await?;

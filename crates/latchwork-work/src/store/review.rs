@@ -7,11 +7,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::param::json;
-use super::{Cells, Session, params};
+use super::{Cells, MAX_ROWS, Session, params};
 use crate::canonical::sha256;
 use crate::{
     Actor, Diff, Error, ErrorKind, ItemId, ItemState, Order, OrderContent, OrderId, Result,
-    ReviewedItem,
+    ReviewedItem, TypeSettings,
 };
 
 /// The columns of an order that review and apply own.
@@ -231,7 +231,9 @@ impl Session<'_> {
     }
 
     pub(crate) async fn put_reworks(&mut self, reworks: &[Rework]) -> Result<()> {
-        self.execute(self.sql().put_reworks, params![json(&reworks)?]).await?;
+        for some in reworks.chunks(MAX_ROWS) {
+            self.execute(self.sql().put_reworks, params![json(&some)?]).await?;
+        }
         Ok(())
     }
 
@@ -342,6 +344,23 @@ impl Session<'_> {
         let row = self.fetch_one(self.sql().applied, params![order]).await?;
         let read = |mut row: Cells| Ok(AppliedRow { diff: row.json()? });
         row.map(read).transpose()
+    }
+
+    /// Orders whose review may be late: since when they wait, and by which settings.
+    pub(crate) async fn overdue(
+        &mut self,
+        before: super::Param,
+        from: OrderId,
+        limit: i64,
+    ) -> Result<Vec<(OrderId, DateTime<Utc>, Result<TypeSettings>)>> {
+        let values = vec![before, super::Param::from(from), super::Param::from(limit)];
+        let rows = self.fetch(self.sql().overdue, values).await?;
+        let read = |mut row: Cells| {
+            let id = row.parse()?;
+            let settings = row.json();
+            Ok((id, row.time()?, settings))
+        };
+        rows.into_iter().map(read).collect()
     }
 
     /// Ids that a statement finds behind another one.

@@ -132,7 +132,7 @@ pub(crate) struct Statements {
     pub(crate) full_lanes: &'static str,
     /// JSON rows (1) of key and change.
     pub(crate) change_limits: &'static str,
-    /// Limits behind a key (1), some (2): key.
+    /// Limits behind a key (1), some (2): key, and whether its count is wrong or something waits for it.
     pub(crate) list_limits: &'static str,
     /// Counts the leases of a limit (1: key) anew.
     pub(crate) recount: &'static str,
@@ -220,7 +220,7 @@ pub(crate) struct Statements {
     /// Notes at (2) that the auto-approve rule has judged an order (1).
     pub(crate) set_judged: &'static str,
     /// Submitted orders since before a time (1) whose deadline was not dealt with, behind an id (2),
-    /// some (3): id.
+    /// some (3): id, settings, last_transitioned_at.
     pub(crate) overdue: &'static str,
     /// Submitted orders of types (1) that the rule has not judged, behind an id (2), some (3): id.
     pub(crate) unjudged: &'static str,
@@ -276,7 +276,12 @@ pub(crate) struct Statements {
     pub(crate) stale_orders: &'static str,
     /// JSON row (1): name, version, schemas.
     pub(crate) put_type: &'static str,
-    /// Removes order rows (1: ids) with items and bodies; the trail stays. One statement a table.
+    /// Some items (2) of orders (1: ids): id.
+    pub(crate) item_ids: &'static str,
+    /// Removes items (1: ids) with their bodies. One statement a table.
+    pub(crate) delete_items: &'static [&'static str],
+    /// Removes order rows (1: ids) without items; the trail stays. One statement a table, the last one that
+    /// of the orders.
     pub(crate) delete_orders: &'static [&'static str],
     /// How many orders are in each state: type, state, count.
     pub(crate) order_states: &'static str,

@@ -17,6 +17,7 @@ mod model;
 mod processes;
 mod raw;
 mod raw_postgres;
+mod sweeps;
 mod test_database;
 
 use std::time::Duration;
@@ -51,6 +52,7 @@ fn main() {
         listeners::PROOFS,
         processes::PROOFS,
         raw::PROOFS,
+        sweeps::PROOFS,
         model::PROOFS,
     ]
     .concat();
@@ -61,7 +63,7 @@ fn main() {
             Ok(())
         }));
     }
-    for (name, proof) in both.into_iter().chain(raw_postgres::PROOFS.iter().copied()) {
+    for (name, proof) in both.into_iter().chain([raw_postgres::PROOFS, sweeps::POSTGRES].concat()) {
         let trial = Trial::test(format!("postgres::{name}"), move || {
             if !there {
                 return Err(Failed::from("no server; `scripts/services up postgres` starts one"));
@@ -82,7 +84,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     let runtime = runtime.worker_threads(2).enable_all().build().expect("a runtime");
     // A long run by hand has its time.
-    let long = ["LATCHWORK_LIFE_ORDERS", "LATCHWORK_APPLY_ORDERS"];
+    let long = ["LATCHWORK_LIFE_ORDERS", "LATCHWORK_APPLY_ORDERS", "LATCHWORK_MANY_ITEMS"];
     let limit = if long.iter().any(|name| std::env::var_os(name).is_some()) { 3_600 } else { 270 };
     runtime.block_on(async { tokio::time::timeout(secs(limit), future).await.expect("it ends") })
 }

@@ -1,5 +1,6 @@
 //! Decisions without a reviewer: a rule that approves, and a deadline that is over.
 
+use chrono::{DateTime, Utc};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -9,7 +10,9 @@ use super::reject::{Rejection, ReviewError};
 use super::rule::status_of;
 use crate::manager::{WorkClient, WorkManager, read, transact};
 use crate::store::{Note, Param, ReviewRow, Session, Statements, json as json_text, span};
-use crate::{Actor, DeadlinePolicy, ErrorKind, EventType, Order, OrderId, OrderState, Result};
+use crate::{
+    Actor, DeadlinePolicy, ErrorKind, EventType, Order, OrderId, OrderState, Result, TypeSettings,
+};
 
 impl WorkManager {
     /// Has the type's rule judge an order that was just submitted. Errors are logged: the order waits for
@@ -108,15 +111,29 @@ impl WorkManager {
         let before = read!(self, session => {
             Ok(session.now().timestamp_micros().saturating_sub(span(soonest)))
         })?;
-        let (first, mut total) = (Param::from(before), 0);
+        let (before, mut total) = (Param::from(before), 0);
         let mut from = OrderId::from_uuid(Uuid::nil());
         loop {
-            let found = self.page(|sql| sql.overdue, &first, from, batch).await?;
-            for id in &found {
-                total += counted(*id, self.late(*id).await);
+            let (found, now) = read!(self, session => {
+                let late = session.overdue(before.clone(), from, batch).await?;
+                Ok((late, session.now()))
+            })?;
+            // Judged by the rule of each order before it is locked: most may be late much later, or never.
+            let is_due = |since: &DateTime<Utc>, settings: &TypeSettings| {
+                let deadline = settings.review.deadline.as_ref();
+                deadline.is_some_and(|deadline| *since + deadline.after <= now)
+            };
+            for (id, since, settings) in &found {
+                match settings {
+                    Ok(settings) if is_due(since, settings) => {
+                        total += counted(*id, self.late(*id).await);
+                    }
+                    Ok(_) => {}
+                    Err(error) => tracing::warn!(order = %id, %error, "an order cannot be read"),
+                }
             }
             match found.last() {
-                Some(last) => from = *last,
+                Some((last, _, _)) => from = *last,
                 None => return Ok(total),
             }
         }

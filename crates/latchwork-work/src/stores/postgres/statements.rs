@@ -370,7 +370,15 @@ pub(super) const STATEMENTS: Statements = Statements {
     ),
     change_limits: "UPDATE latchwork_work_limit m SET held = greatest(m.held + x.change, 0) \
         FROM json_to_recordset($1::json) AS x (key text, change bigint) WHERE m.key = x.key",
-    list_limits: "SELECT key FROM latchwork_work_limit WHERE key > $1 ORDER BY key LIMIT $2",
+    // One look at all leases, and not one for each limit.
+    list_limits: "SELECT m.key, (m.held <> coalesce(c.held, 0) OR EXISTS (SELECT 1 \
+        FROM latchwork_work_ready r WHERE r.lane = m.key))::int::bigint \
+        FROM (SELECT key, held FROM latchwork_work_limit WHERE key > $1 ORDER BY key LIMIT $2) m \
+        LEFT JOIN (SELECT key, count(*) AS held FROM (SELECT 'agent:' || agent AS key \
+        FROM latchwork_work_lease WHERE counted & 1 <> 0 UNION ALL SELECT 'type:' || type \
+        FROM latchwork_work_lease WHERE counted & 2 <> 0 UNION ALL SELECT lane \
+        FROM latchwork_work_lease WHERE counted & 4 <> 0) k GROUP BY key) c ON c.key = m.key \
+        ORDER BY m.key",
     recount: "UPDATE latchwork_work_limit m SET held = (SELECT count(*) FROM latchwork_work_lease l \
         WHERE (m.key = 'agent:' || l.agent AND l.counted & 1 <> 0) \
         OR (m.key = 'type:' || l.type AND l.counted & 2 <> 0) \
@@ -488,7 +496,7 @@ pub(super) const STATEMENTS: Statements = Statements {
         apply_until = NULL, apply_tries = 0, apply_after = 0 WHERE id = $1::uuid",
     set_overdue: "UPDATE latchwork_work_order SET overdue_at = $2 WHERE id = $1::uuid",
     set_judged: "UPDATE latchwork_work_order SET judged_at = $2 WHERE id = $1::uuid",
-    overdue: "SELECT id::text FROM latchwork_work_order WHERE state = 'submitted' \
+    overdue: "SELECT id::text, settings, last_transitioned_at FROM latchwork_work_order WHERE state = 'submitted' \
         AND last_transitioned_at < $1 AND (overdue_at IS NULL OR overdue_at < last_transitioned_at) \
         AND id > $2::uuid ORDER BY id LIMIT $3",
     unjudged: concat!(
@@ -568,41 +576,23 @@ pub(super) const STATEMENTS: Statements = Statements {
         FOR UPDATE SKIP LOCKED) RETURNING id::text",
     put_type: "INSERT INTO latchwork_work_type (name, version, schemas, settings) \
         VALUES ($1, $2, $3, $4) ON CONFLICT (name, version) DO NOTHING",
+    item_ids: concat!(
+        "SELECT id::text FROM latchwork_work_item WHERE order_id IN ",
+        ids!(1),
+        " LIMIT $2"
+    ),
+    delete_items: &[
+        concat!("DELETE FROM latchwork_work_part_body WHERE item_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_part WHERE item_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_input WHERE item_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_result WHERE item_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_rework WHERE item_id IN ", ids!(1)),
+        concat!("DELETE FROM latchwork_work_item WHERE id IN ", ids!(1)),
+    ],
     delete_orders: &[
-        concat!(
-            "DELETE FROM latchwork_work_part_body WHERE item_id IN (SELECT id \
-             FROM latchwork_work_item WHERE order_id IN ",
-            ids!(1),
-            ")"
-        ),
-        concat!(
-            "DELETE FROM latchwork_work_part WHERE item_id IN (SELECT id FROM latchwork_work_item \
-             WHERE order_id IN ",
-            ids!(1),
-            ")"
-        ),
-        concat!(
-            "DELETE FROM latchwork_work_input WHERE item_id IN (SELECT id FROM latchwork_work_item \
-             WHERE order_id IN ",
-            ids!(1),
-            ")"
-        ),
-        concat!(
-            "DELETE FROM latchwork_work_result WHERE item_id IN (SELECT id FROM latchwork_work_item \
-             WHERE order_id IN ",
-            ids!(1),
-            ")"
-        ),
-        concat!(
-            "DELETE FROM latchwork_work_rework WHERE item_id IN (SELECT id FROM latchwork_work_item \
-             WHERE order_id IN ",
-            ids!(1),
-            ")"
-        ),
         concat!("DELETE FROM latchwork_work_review WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_approval WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_applied WHERE order_id IN ", ids!(1)),
-        concat!("DELETE FROM latchwork_work_item WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_payload WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_refusal WHERE order_id IN ", ids!(1)),
         concat!("DELETE FROM latchwork_work_order WHERE id IN ", ids!(1)),
