@@ -9,8 +9,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Longer than anything takes on a busy machine; a test that needs it fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than anything takes on a busy machine, and than the longest `--wait` of a test; a test that needs
+/// it fails.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The binary, without the settings of the user who runs the tests.
 pub(crate) fn latchwork() -> Command {
