@@ -214,7 +214,8 @@ impl<S: State> StateMachineBuilder<S> {
     /// process ended right after it; the loader can tell by
     /// [`last_transition`](Loaded::last_transition). A [`StaleFence`](latchwork_lock::StaleFence) and
     /// an [`EntityChanged`](crate::EntityChanged) are understood; after any other error a stored
-    /// transition is tried again, and one without a store has failed.
+    /// transition is tried again, for as long as it takes, and one without a store has failed. A panic
+    /// counts as an attempt, so that such a transition is quarantined after some.
     pub fn save<F, Fut>(mut self, save: F) -> Self
     where
         F: Fn(SaveRequest<S>) -> Fut + Send + Sync + 'static,

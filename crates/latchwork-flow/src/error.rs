@@ -121,15 +121,20 @@ impl Error {
         }
     }
 
-    /// Whether trying the stored context again gives the same error, so that it was an attempt.
+    /// Whether trying the stored context again gives the same error, so that it was an attempt. A panic
+    /// is such: what is away for a while is an error.
     pub(crate) fn is_of_context(&self) -> bool {
-        use ErrorKind::{CorruptContext, InvalidArgument, MigrationFailed, StaleState};
+        use ErrorKind::{
+            CorruptContext, InvalidArgument, LoadFailed, MigrationFailed, SaveFailed, StaleState,
+        };
         matches!(
             self.kind(),
             CorruptContext { .. }
                 | InvalidArgument { .. }
                 | MigrationFailed { .. }
                 | StaleState { .. }
+                | LoadFailed { panicked: true, .. }
+                | SaveFailed { panicked: true, .. }
         )
     }
 

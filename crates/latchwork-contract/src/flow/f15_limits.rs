@@ -9,7 +9,7 @@ use latchwork_flow::store::{Cancelled, ContextStore};
 use latchwork_flow::{Action, FlowRunner, Gate, GateContext};
 use latchwork_flow::{
     ActionContext, ActionPolicy, ActionResult, BoxError, Contexts, GateResult, Result,
-    StateMachineBuilder, Status, TransitionContext, action_fn,
+    StateMachine, StateMachineBuilder, Status, TransitionContext, TransitionId, action_fn,
 };
 use latchwork_lock::{LockConfig, OnLoss};
 use tokio::sync::Notify;
@@ -28,6 +28,7 @@ cases![
     f15_a_lost_lock_drops_the_action,
     f15_an_action_that_outlasts_its_lock_is_quarantined,
     f15_what_is_stale_is_quarantined_and_says_why,
+    f15_a_load_or_a_save_that_panics_is_quarantined,
     f15_a_lost_run_drops_the_action,
     f15_a_dropped_call_does_not_disturb_the_next_run,
     f15_an_action_may_ask_to_finish,
@@ -172,20 +173,8 @@ async fn f15_an_action_that_outlasts_its_lock_is_quarantined(f: Fixture) {
     let builder = fixture.stored().lock_config(short).action(Endless::default().action());
     let machine = Orders::with(draft()).machine(builder).build().expect("a machine");
     let id = machine.submit_of("ORD-123", publish()).await.expect("stored");
-    let runner = FlowRunner::new(&machine).expect("a store").max_attempts(2);
-    let runner = runner.retry(Duration::from_millis(5)).tick(Duration::from_millis(20)).start();
-    for _ in 0..2_000 {
-        let shown = fixture.store.show(id).await.expect("it is there");
-        if shown.status == Status::Quarantined {
-            let why = shown.last_error.expect("it is said");
-            assert!(why.contains("flow:entity:ORD-123"), "{why}");
-            runner.stop().await.expect("it did well");
-            return;
-        }
-        f.pass(f.unit() / 10).await;
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    panic!("never");
+    let why = quarantined(&f, &fixture, &machine, id).await;
+    assert!(why.contains("flow:entity:ORD-123"), "{why}");
 }
 
 async fn f15_what_is_stale_is_quarantined_and_says_why(f: Fixture) {
@@ -198,16 +187,43 @@ async fn f15_what_is_stale_is_quarantined_and_says_why(f: Fixture) {
     worker.release_lock().await.expect("it is held"); // others may have the order from here on
     std::mem::forget(worker);
     f.pass(fixture.too_long()).await;
-    let runner = FlowRunner::new(&machine).expect("a store").max_attempts(2);
+    let why = quarantined(&f, &fixture, &machine, id).await;
+    assert!(why.contains("reload"), "{why}");
+    assert_eq!(fixture.ran(), ["a"]);
+}
+
+/// Else it would be tried again for ever, and keep the entity from others each time.
+async fn f15_a_load_or_a_save_that_panics_is_quarantined(f: Fixture) {
+    let fixture = MachineFixture::new(&f).await;
+    let orders = Orders::with(draft());
+    let machine = orders.machine(fixture.stored()).save(|_| async { panic!("the save fell over") });
+    let machine = machine.action(fixture.noting("a")).build().expect("a machine");
+    let id = machine.submit_of("ORD-123", publish()).await.expect("it is stored");
+    let why = quarantined(&f, &fixture, &machine, id).await;
+    assert!(why.contains("the save fell over"), "{why}");
+    assert_eq!(fixture.ran(), ["a"]);
+
+    let machine = orders.machine(fixture.stored()).load(|_| async { panic!("the load fell over") });
+    let machine = machine.build().expect("a machine");
+    let id = machine.submit_of("ORD-7", publish()).await.expect("it is stored");
+    let why = quarantined(&f, &fixture, &machine, id).await;
+    assert!(why.contains("the load fell over"), "{why}");
+}
+
+/// Runs a transition that cannot go on until it is quarantined, and gives the reason.
+async fn quarantined(
+    f: &Fixture,
+    fixture: &MachineFixture,
+    machine: &StateMachine<Order>,
+    id: TransitionId,
+) -> String {
+    let runner = FlowRunner::new(machine).expect("a store").max_attempts(2);
     let runner = runner.retry(Duration::from_millis(5)).tick(Duration::from_millis(20)).start();
     for _ in 0..2_000 {
         let shown = fixture.store.show(id).await.expect("it is there");
         if shown.status == Status::Quarantined {
-            let why = shown.last_error.expect("it is said");
-            assert!(why.contains("reload"), "{why}");
-            assert_eq!(fixture.ran(), ["a"]);
             runner.stop().await.expect("it did well");
-            return;
+            return shown.last_error.expect("it is said");
         }
         f.pass(f.unit() / 10).await;
         tokio::time::sleep(Duration::from_millis(2)).await;
