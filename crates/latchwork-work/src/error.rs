@@ -126,7 +126,7 @@ pub enum ErrorKind {
         reason: String,
     },
     /// A document is too large.
-    #[error("the {what} is larger than {limit} bytes, the limit of its order type")]
+    #[error("the {what} is larger than {limit} bytes, which is its limit; make it smaller")]
     #[non_exhaustive]
     TooLarge {
         /// "payload", "input", "part", "result" or "preview".

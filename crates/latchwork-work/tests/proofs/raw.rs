@@ -20,6 +20,7 @@ proofs![
     w02_the_order_exists_if_and_only_if_the_callers_row_does,
     w11_a_count_that_is_wrong_is_counted_anew,
     w15_damaged_rows_are_told_and_hide_no_others,
+    w15_an_event_of_a_newer_program_is_read,
     w03_one_that_the_database_refuses_spoils_no_other,
     w07_damaged_orders_hold_up_no_other_apply,
     w07_damaged_content_fails_the_apply,
@@ -200,6 +201,17 @@ async fn w15_damaged_rows_are_told_and_hide_no_others(database: TestDatabase) {
     let lease = client.checkout(Checkout::of_type("quick")).await.expect("asked").leases.remove(0);
     client.submit(Submission::new(&lease, json!(1))).await.expect("submitted");
     assert_eq!(work.order(good.id).await.expect("an order").order.state, OrderState::Submitted);
+    verified(&work).await;
+}
+
+async fn w15_an_event_of_a_newer_program_is_read(database: TestDatabase) {
+    let work = database.manager().await;
+    let order = propose(&work, "job", json!({"items": 1})).await.id;
+    let told = r#"{"agent_name": "a", "agent_planet": "mars"}"#;
+    let sql = format!("UPDATE latchwork_work_event SET provenance = '{told}'");
+    assert_eq!(database.run(&sql).await, 2);
+    let events = work.timeline(order, None, 10).await.expect("a timeline").events;
+    assert!(events.iter().all(|event| event.provenance.agent_name.as_deref() == Some("a")));
     verified(&work).await;
 }
 

@@ -15,6 +15,7 @@ proofs![
     w03_a_submission_and_a_claim_of_one_key_and_type_do_not_wait_in_a_circle,
     w03_a_claim_that_nobody_waits_for_is_not_sent,
     w03_plans_are_not_compiled,
+    w03_stale_statistics_make_no_lane_slow,
 ];
 
 /// Waits until somebody waits for a lock of this connection.
@@ -137,6 +138,10 @@ async fn w10_events_committed_after_the_look_are_not_sealed_without_one(database
     sealing.await.expect("no panic").expect("sealed");
     verified(&work).await;
     assert_eq!(work.order(order).await.expect("an order").order.state, OrderState::Failed);
+    // The order failed after its item, and listeners hear it so.
+    let told = work.timeline(order, None, 100).await.expect("a timeline").events;
+    let positions: Vec<_> = told.iter().map(|event| event.seal.expect("sealed").position).collect();
+    assert!(positions.is_sorted(), "{positions:?}");
 }
 
 /// With a type's limit and a key's limit at once: claims and submissions must lock them in one order,
@@ -236,4 +241,17 @@ async fn w03_plans_are_not_compiled(database: TestDatabase) {
     let (pool, _) = open(options, &settings).await.expect("it opens");
     let row = sqlx::query("SHOW jit").fetch_one(&pool).await.expect("a setting");
     assert_eq!(row.get::<String, _>(0), "off");
+}
+
+/// The statistics say that nothing is held back, and then each of thousands is, with a key of its own.
+async fn w03_stale_statistics_make_no_lane_slow(database: TestDatabase) {
+    let work = database.manager().await;
+    let keys: Vec<_> = (0..5_000).map(|n| format!("row-{n}")).collect();
+    let order = propose(&work, "keyed", json!({ "keys": keys })).await.id;
+    database.run("VACUUM ANALYZE").await;
+    let failed = OrderState::Failed;
+    ada(&work).transition_order(order, failed, EventNote::new()).await.expect("moved");
+    ada(&work).retry(order).await.expect("retried, within the time of an answer");
+    let open = "SELECT count(*) FROM latchwork_work_ready WHERE hold = 0";
+    assert_eq!(database.number(open).await, 5_000);
 }

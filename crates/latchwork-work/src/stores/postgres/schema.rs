@@ -6,11 +6,12 @@ use latchwork_sql::Migration;
 pub(super) const LAYER: &str = "work";
 
 /// The steps, oldest first. Released ones never change.
-pub(super) const MIGRATIONS: [Migration; 4] = [
+pub(super) const MIGRATIONS: [Migration; 5] = [
     Migration { version: 1, name: "orders", sql: FIRST },
     Migration { version: 2, name: "review", sql: SECOND },
     Migration { version: 3, name: "listeners and parts", sql: THIRD },
     Migration { version: 4, name: "lanes", sql: FOURTH },
+    Migration { version: 5, name: "lanes by lists", sql: FIFTH },
 ];
 
 const FIRST: &str = r#"
@@ -312,6 +313,26 @@ BEGIN
         WHERE r.lane = m.key AND (r.hold <> 2 OR m.ordered)
         ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT greatest(m.max - m.held, 0)) w
         WHERE m.key IN (SELECT value FROM json_array_elements_text(lanes))) FOR UPDATE SKIP LOCKED)
+        RETURNING type)
+    SELECT json_agg(DISTINCT type)::text INTO types FROM opened;
+    RETURN types;
+END
+$$;
+"#;
+
+const FIFTH: &str = r#"
+-- The same with lists as arrays, which are made once: from stale statistics the server would take what is held back
+-- for one row, and make the list again for each of a hundred thousand.
+CREATE OR REPLACE FUNCTION latchwork_work_open_lanes(lanes json) RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    types text;
+BEGIN
+    WITH opened AS (UPDATE latchwork_work_ready SET hold = 0 WHERE item_id = ANY (ARRAY(SELECT r.item_id
+        FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id = ANY (ARRAY(SELECT w.item_id
+        FROM latchwork_work_limit m, LATERAL (SELECT r.item_id FROM latchwork_work_ready r
+        WHERE r.lane = m.key AND (r.hold <> 2 OR m.ordered)
+        ORDER BY r.priority DESC, r.queued_at, r.order_id, r.seq LIMIT greatest(m.max - m.held, 0)) w
+        WHERE m.key IN (SELECT value FROM json_array_elements_text(lanes)))) FOR UPDATE SKIP LOCKED))
         RETURNING type)
     SELECT json_agg(DISTINCT type)::text INTO types FROM opened;
     RETURN types;

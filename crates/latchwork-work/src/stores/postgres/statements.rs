@@ -270,19 +270,22 @@ pub(super) const STATEMENTS: Statements = Statements {
         texts!(2)
     ),
     // Rows that a claim has locked are passed over: it waits for the lane's limit, which we hold.
+    //
+    // Lists as arrays, which are made once: from stale statistics the server would take what is held back for
+    // one row, and make the list again for each of a hundred thousand.
     hold_back: concat!(
-        "UPDATE latchwork_work_ready SET hold = 1 WHERE item_id IN (SELECT r.item_id \
-         FROM latchwork_work_ready r WHERE r.hold = 0 AND r.lane IN ",
+        "UPDATE latchwork_work_ready SET hold = 1 WHERE item_id = ANY (ARRAY(SELECT r.item_id \
+         FROM latchwork_work_ready r WHERE r.hold = 0 AND r.lane = ANY (ARRAY",
         texts!(1),
-        " AND r.item_id NOT IN (",
+        ") AND r.item_id <> ALL (ARRAY(",
         within_limit!(),
-        ") FOR UPDATE SKIP LOCKED)"
+        ")) FOR UPDATE SKIP LOCKED))"
     ),
     open_up: concat!(
-        "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id IN (SELECT r.item_id \
-         FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id IN (",
+        "UPDATE latchwork_work_ready SET hold = 0 WHERE item_id = ANY (ARRAY(SELECT r.item_id \
+         FROM latchwork_work_ready r WHERE r.hold = 1 AND r.item_id = ANY (ARRAY(",
         within_limit!(),
-        ") FOR UPDATE SKIP LOCKED) RETURNING type"
+        ")) FOR UPDATE SKIP LOCKED)) RETURNING type"
     ),
     many_lanes: true,
 
