@@ -303,6 +303,16 @@ impl ServerConfig {
         }
     }
 
+    /// The directory of the order types, which must be there.
+    pub(crate) fn types(&self) -> Result<Option<PathBuf>, Failure> {
+        let Some(value) = self.get("types") else { return Ok(None) };
+        let directory = PathBuf::from(&value.text);
+        match directory.is_dir() {
+            true => Ok(Some(directory)),
+            false => Err(self.not_allowed("types", "a directory that can be read")),
+        }
+    }
+
     /// The files for TLS.
     pub(crate) fn tls(&self) -> Option<(PathBuf, PathBuf)> {
         let path = |key| self.get(key).map(|value| PathBuf::from(&value.text));

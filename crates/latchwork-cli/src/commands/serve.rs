@@ -3,7 +3,6 @@
 mod sample;
 mod types;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -49,6 +48,7 @@ impl Serve {
         let config = ServerConfig::load(&self.flags, &self.listen)?;
         let output = begin_to_log(&config)?;
         let tls = config.tls().map(|(cert, key)| Tls::from_files(&cert, &key)).transpose()?;
+        let declared = config.types()?;
         let (url, shown) = config.database(true)?;
         let listen = config.listen()?;
         let listener = TcpListener::bind(listen).await.map_err(|error| {
@@ -65,7 +65,6 @@ impl Serve {
             // Before anything else is opened or said.
             return Err(ServeError::NotLoopback { address }.into());
         }
-        let declared = config.get("types").map(|types| PathBuf::from(&types.text));
         let types = types::of(declared.as_deref())?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         let base = format!("{scheme}://{address}");

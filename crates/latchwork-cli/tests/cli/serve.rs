@@ -135,10 +135,15 @@ fn what_keeps_it_from_serving_is_said_with_what_to_do() {
     let file = place.path("file").display().to_string();
     let other = place.path("other").display().to_string();
     let away = "postgres://me:hush@127.0.0.1:1/orders";
-    let tries: [(&[&str], i32, &[&str]); 5] = [
+    let tries: [(&[&str], i32, &[&str]); 6] = [
         (&["--listen", &taken, "--data", &other], 69, &[&taken, "--listen"]),
         (&["--listen", "127.0.0.1"], 64, &["--listen: \"127.0.0.1\"", "127.0.0.1:8420"]),
         (&["--listen", "127.0.0.1:0", "--data", &file], 69, &["file", "--data"]),
+        (
+            &["--listen", "127.0.0.1:0", "--data", &other, "--types", "/no/such/types"],
+            64,
+            &["--types: \"/no/such/types\" is not a directory"],
+        ),
         (
             &["--listen", "127.0.0.1:0", "--database", away],
             69,

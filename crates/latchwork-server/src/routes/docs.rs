@@ -1,8 +1,7 @@
 //! `/openapi.json`, and a page that shows it without any other host.
 
-use std::sync::Arc;
-
 use axum::Router;
+use axum::body::Bytes;
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use http::{HeaderValue, header};
@@ -14,14 +13,15 @@ use crate::app::App;
 const PAGE: &str = include_str!("docs.html");
 
 pub(super) fn routes(description: &OpenApi) -> Router<App> {
-    let json: Arc<str> = description.to_json().unwrap_or_default().into();
+    // Shared by all answers: everybody may ask for it, and many who do not read it would cost a copy each.
+    let json = Bytes::from(description.to_json().unwrap_or_default());
     Router::new()
-        .route("/openapi.json", get(async move || document(&json)))
+        .route("/openapi.json", get(async move || document(json.clone())))
         .route("/docs", get(page))
 }
 
-fn document(json: &str) -> Response {
-    let mut response = json.to_owned().into_response();
+fn document(json: Bytes) -> Response {
+    let mut response = json.into_response();
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response

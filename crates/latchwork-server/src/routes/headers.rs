@@ -84,13 +84,13 @@ fn add_to(operation: &mut Operation, changes: bool) {
         let mut header = |name: &str, what: &str| {
             response.headers.insert(name.to_owned(), RefOr::T(text(what)));
         };
-        header(REQUEST_ID, "The id of the request, in the server's log and in events");
         if matches!(&**status, "409" | "429" | "503") {
             header("retry-after", "After so many seconds the request may be sent again");
         }
         if !status.starts_with('2') {
-            continue;
+            continue; // a problem has the request's id in its body
         }
+        header(REQUEST_ID, "The id of the request, in the server's log and in events");
         if keyed {
             header(IDEMPOTENT_REPLAYED, "`true` for the answer of an earlier request with the key");
         }
