@@ -52,10 +52,19 @@ impl Fixture {
     }
 }
 
-/// Settings with short times, so that a case need not wait long: leases of a second, retries at once.
+/// How long the leases of [`quick`] last: a case waits for their end, but a busy machine must come to
+/// use one before.
+const QUICK_LEASE: Duration = Duration::from_millis(2_400);
+
+/// Waits until a lease of [`quick`] has run out.
+pub(super) async fn quick_lease_is_over() {
+    tokio::time::sleep(QUICK_LEASE + Duration::from_millis(100)).await;
+}
+
+/// Settings with short times, so that a case need not wait long: short leases, retries at once.
 pub(super) fn quick() -> TypeSettings {
     TypeSettings {
-        lease_ttl: Duration::from_millis(900),
+        lease_ttl: QUICK_LEASE,
         heartbeat_every: Duration::from_millis(200),
         retry: at_once(3),
         ..TypeSettings::default()

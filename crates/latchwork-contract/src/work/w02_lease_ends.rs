@@ -9,7 +9,7 @@ use super::Fixture;
 use super::case::cases;
 use super::fixture::{
     PLAIN, agent, event_names, events, item_state, lease, nothing, only_item, order_state, propose,
-    submit, user,
+    quick_lease_is_over, submit, user,
 };
 
 cases![
@@ -217,7 +217,7 @@ async fn w04_bug_submit_ends_the_lease_so_a_slow_approval_loses_nothing(f: Fixtu
     let held = lease(&client).await;
     submit(&client, &held).await;
     // Longer than the lease would have lasted.
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    quick_lease_is_over().await;
     assert_eq!(work.reclaim_expired().await.expect("looked"), 0);
     assert_eq!(item_state(&work, held.item_id).await, ItemState::Submitted);
     assert_eq!(order_state(&work, order.id).await, OrderState::Submitted);

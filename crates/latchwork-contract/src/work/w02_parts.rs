@@ -13,6 +13,7 @@ use super::Fixture;
 use super::case::cases;
 use super::fixture::{
     PLAIN, agent, events, item_state, lease, nothing, order_state, propose, quick,
+    quick_lease_is_over,
 };
 
 cases![
@@ -164,8 +165,7 @@ async fn w02_bug_limits_of_parts_hold(f: Fixture) {
 }
 
 async fn w02_bug_finalize_checks_the_lease(f: Fixture) {
-    let settings = TypeSettings { lease_ttl: quick().lease_ttl, ..quick() };
-    let work = f.with_types([DynamicOrderType::new(PLAIN).settings(settings)]).await;
+    let work = f.with_types([DynamicOrderType::new(PLAIN).settings(quick())]).await;
     let order = propose(&work, PLAIN, 1).await.id;
     let (client, thief) = (agent(&work, "agent-1"), agent(&work, "agent-2"));
     let held = lease(&client).await;
@@ -175,7 +175,7 @@ async fn w02_bug_finalize_checks_the_lease(f: Fixture) {
     let foreign = part(&held, "a", json!(2));
     assert_eq!(thief.submit_part(foreign).await.expect_err("foreign").code(), "lease_foreign");
     assert_eq!(told(&work, order, EventType::ValidationFailed).await.len(), 1, "it is kept");
-    tokio::time::sleep(std::time::Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     let error = client.finalize(Finalize::strict(&held)).await.expect_err("over");
     assert_eq!(error.code(), "lease_expired");
     let late = part(&held, "a", json!(3));

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{
-    PLAIN, agent, checkout, item_state, lease, nothing, order_state, plain, propose, quick, submit,
-    user,
+    PLAIN, agent, checkout, item_state, lease, nothing, order_state, plain, propose, quick,
+    quick_lease_is_over, submit, user,
 };
 
 cases![
@@ -354,7 +354,7 @@ async fn w03_a_claim_reclaims_the_expired_leases_of_its_limit(f: Fixture) {
     propose(&work, "type", 1).await;
     propose_keys(&work, "key", json!(["k"])).await;
     propose(&work, "agent", 1).await;
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     // Nobody else reclaims: the claims that the limits hold back do it themselves. What it takes back
     // may be leased by the claim after that.
     for (client, name) in [(&alive, "type"), (&agent(&work, "alive-2"), "key"), (&third, "agent")] {
@@ -386,7 +386,7 @@ async fn w03_every_end_of_a_lease_frees_its_limits(f: Fixture) {
             3 => drop(client.fail(held.id, Failure::new("x", "y")).await.expect("failed")),
             4 => drop(ada.requeue(order, "again").await.expect("requeued")),
             5 => {
-                tokio::time::sleep(Duration::from_millis(1_000)).await;
+                quick_lease_is_over().await;
                 assert_eq!(work.reclaim_expired().await.expect("reclaimed"), 1);
             }
             _ => drop(ada.cancel(order, "x").await.expect("cancelled")),

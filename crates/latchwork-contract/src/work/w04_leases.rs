@@ -6,7 +6,8 @@ use serde_json::json;
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{
-    PLAIN, agent, event_names, item_state, lease, nothing, order_state, propose, submit,
+    PLAIN, agent, event_names, item_state, lease, nothing, order_state, propose,
+    quick_lease_is_over, submit,
 };
 
 cases![
@@ -103,7 +104,7 @@ async fn w05_an_expired_lease_is_tried_again_and_fails_at_the_last_attempt(f: Fi
         let held = lease(&client).await;
         assert_eq!((held.attempt, held.fence), (attempt, u64::from(attempt)));
         nothing(&client).await;
-        tokio::time::sleep(std::time::Duration::from_millis(1_000)).await;
+        quick_lease_is_over().await;
         let error = client.heartbeat(held.id).await.expect_err("it ran out");
         assert_eq!(error.code(), "lease_expired");
         let error = client.submit(Submission::new(&held, json!(1))).await.expect_err("over");

@@ -10,7 +10,8 @@ use latchwork_work::{
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{
-    PLAIN, agent, events, lease, nothing, order_state, plain, propose, quick, submit, user,
+    PLAIN, agent, events, lease, nothing, order_state, plain, propose, quick, quick_lease_is_over,
+    submit, user,
 };
 
 cases![
@@ -50,7 +51,7 @@ async fn w05_an_expired_lease_gives_no_attempt_back_and_backs_off(f: Fixture) {
     let order = propose(&work, PLAIN, 1).await;
     let client = agent(&work, "agent-1");
     let held = lease(&client).await;
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     assert_eq!(work.reclaim_expired().await.expect("reclaimed"), 1);
     let item = work.item(held.item_id).await.expect("an item").item;
     assert_eq!((item.state, item.attempts), (ItemState::Queued, 1));
@@ -147,11 +148,11 @@ async fn w05_bug_attempts_are_counted_at_the_claim(f: Fixture) {
     client.fail(held.id, Failure::new("x", "y")).await.expect("failed");
     let held = lease(&client).await;
     assert_eq!(held.attempt, 2);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     work.reclaim_expired().await.expect("reclaimed");
     let held = lease(&client).await;
     assert_eq!((held.attempt, held.max_attempts), (3, 3));
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     work.reclaim_expired().await.expect("reclaimed");
     assert_eq!(order_state(&work, order).await, OrderState::Failed);
     let item = work.item(held.item_id).await.expect("an item").item;
@@ -165,7 +166,7 @@ async fn w05_an_expired_lease_of_a_failed_order_does_not_come_back(f: Fixture) {
     let (one, two) = (lease(&client).await, lease(&client).await);
     client.fail(one.id, Failure::new("x", "y").permanent()).await.expect("failed");
     assert_eq!(order_state(&work, order).await, OrderState::Failed);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     assert_eq!(work.reclaim_expired().await.expect("reclaimed"), 1);
     let item = work.item(two.item_id).await.expect("an item");
     assert_eq!((item.item.state, item.lease), (ItemState::Queued, None));

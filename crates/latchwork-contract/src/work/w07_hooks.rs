@@ -94,8 +94,13 @@ async fn w07_a_cleanup_that_never_succeeds_fails_the_order(f: Fixture) {
 async fn w07_a_cleanup_that_kills_every_worker_ends(f: Fixture) {
     let (gate, cleanups) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
     let (waits, counted) = (gate.clone(), cleanups.clone());
-    let settings =
-        ApplySettings { max_attempts: 2, time_limit: UNHURRIED, cleanup: at_once(1), ..hurried() };
+    let settings = ApplySettings {
+        max_attempts: 2,
+        lease_ttl: UNHURRIED,
+        time_limit: UNHURRIED,
+        cleanup: at_once(1),
+        ..hurried()
+    };
     let kills = applied_by(settings).after_apply(move |_, _, _| {
         counted.fetch_add(1, Ordering::SeqCst);
         let waits = waits.clone();

@@ -40,7 +40,8 @@ fn waiting(
 /// Takes the order from its worker, as if that one had slept past its lease.
 async fn w07_a_worker_that_lost_its_lease_records_nothing(f: Fixture) {
     let (gate, fences) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::default());
-    let settings = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let lease_ttl = Duration::from_secs(3);
+    let settings = ApplySettings { lease_ttl, time_limit: UNHURRIED, ..hurried() };
     let work = f.with_types([waiting(&gate, &fences, settings)]).await;
     let other = f.manager().await;
     let order = approved(&work, 1).await;
@@ -52,7 +53,7 @@ async fn w07_a_worker_that_lost_its_lease_records_nothing(f: Fixture) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // It keeps its lease as long as it lives.
-    tokio::time::sleep(Duration::from_millis(1_600)).await;
+    tokio::time::sleep(lease_ttl * 3 / 2).await;
     assert_eq!(other.apply_worker("b").expect("legal").apply(order).await.expect("asked"), None);
     work.take_back_apply(order).await.expect("taken back");
     let done = other.apply_worker("b").expect("legal").apply(order).await.expect("asked");
@@ -137,7 +138,7 @@ async fn w07_an_apply_that_kills_every_worker_ends(f: Fixture) {
     let runs = Arc::default();
     let gate = Arc::new(tokio::sync::Semaphore::new(0));
     let settings =
-        ApplySettings { max_attempts: 2, time_limit: Duration::from_secs(20), ..hurried() };
+        ApplySettings { max_attempts: 2, lease_ttl: UNHURRIED, time_limit: UNHURRIED, ..hurried() };
     let work = f.with_types([waiting(&gate, &runs, settings)]).await;
     let order = approved(&work, 1).await;
     for n in 1..=2 {
@@ -158,7 +159,7 @@ async fn w07_an_apply_that_kills_every_worker_ends(f: Fixture) {
 
 async fn w07_a_worker_that_is_told_to_stop_finishes_its_order(f: Fixture) {
     let (gate, fences) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::default());
-    let settings = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let settings = ApplySettings { lease_ttl: UNHURRIED, time_limit: UNHURRIED, ..hurried() };
     let work = f.with_types([waiting(&gate, &fences, settings)]).await;
     let (first, second) = (approved(&work, 1).await, approved(&work, 1).await);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -179,7 +180,7 @@ async fn w07_a_fence_gate_refuses_a_worker_that_was_overtaken(f: Fixture) {
     use latchwork_lock::{Fence, FenceGate};
     let (gate, written) = (Arc::new(FenceGate::new()), Arc::new(std::sync::Mutex::new(Vec::new())));
     let (go_on, asked) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
-    let settings = ApplySettings { time_limit: Duration::from_secs(20), ..hurried() };
+    let settings = ApplySettings { lease_ttl: UNHURRIED, time_limit: UNHURRIED, ..hurried() };
     let writing = {
         let (gate, written, go_on, asked) =
             (gate.clone(), written.clone(), go_on.clone(), asked.clone());

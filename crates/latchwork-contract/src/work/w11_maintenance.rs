@@ -12,7 +12,8 @@ use serde_json::json;
 use super::Fixture;
 use super::case::cases;
 use super::fixture::{
-    PLAIN, Timer, agent, events, item_state, lease, order_state, propose, submit, user,
+    PLAIN, Timer, agent, events, item_state, lease, order_state, propose, quick_lease_is_over,
+    submit, user,
 };
 use super::w10_audit::{hurried, maintenance};
 
@@ -32,7 +33,7 @@ async fn w11_expired_leases_are_reclaimed_by_two_leaders_once(f: Fixture) {
     let client = agent(&one, "agent-1");
     let held = client.checkout(Checkout::any().limit(250)).await.expect("checked out").leases;
     assert_eq!(held.len(), 250);
-    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    quick_lease_is_over().await;
     let (a, b) = tokio::join!(one.reclaim_expired(), two.reclaim_expired());
     let rest = one.reclaim_expired().await.expect("reclaimed");
     assert_eq!(a.expect("reclaimed") + b.expect("reclaimed") + rest, 250, "each once");
