@@ -44,7 +44,16 @@ const SHORTEST_TRY: Duration = Duration::from_millis(20);
 
 /// Opens the backend at an address, and tries again as the options say.
 pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Result<Locks> {
-    let Some(timeout) = options.connect_timeout else { return connect(address).await };
+    open_with(address, options, || connect(address)).await
+}
+
+/// The same for any way to open it.
+pub(crate) async fn open_with<F: Future<Output = Result<Locks>>>(
+    address: &str,
+    options: &ConnectOptions,
+    open: impl Fn() -> F,
+) -> Result<Locks> {
+    let Some(timeout) = options.connect_timeout else { return open().await };
     let clock = SystemClock;
     let started = clock.now();
     let deadline = started.after(timeout);
@@ -53,7 +62,7 @@ pub(crate) async fn connect_with(address: &str, options: &ConnectOptions) -> Res
     let mut last = None;
     loop {
         tries += 1;
-        let attempt = std::pin::pin!(connect(address));
+        let attempt = std::pin::pin!(open());
         let error = match select(attempt, clock.sleep_until(deadline)).await {
             Either::Left((Ok(locks), _)) => return Ok(locks),
             Either::Left((Err(error), _)) if !error.is_temporary() => return Err(error),
@@ -97,7 +106,7 @@ impl Error {
 }
 
 /// Schemes of providers that other builds have, with the feature that brings them.
-const ELSEWHERE: [(&str, &str); 11] = [
+const ELSEWHERE: [(&str, &str); 13] = [
     ("file", "file"),
     ("sqlite", "sqlite"),
     ("postgres", "postgres"),
@@ -109,6 +118,8 @@ const ELSEWHERE: [(&str, &str); 11] = [
     ("redis+unix", "redis"),
     ("etcd", "etcd"),
     ("etcds", "etcd"),
+    ("temporal", "temporal"),
+    ("temporals", "temporal"),
 ];
 
 const KINDS: &str = "write memory:, file:///directory, sqlite:///file.db, postgres://…, mysql://…, redis://… or etcd://…";
@@ -297,7 +308,7 @@ mod tests {
             ("redis-cluster://me:secret@host", "not_supported"),
             #[cfg(feature = "redis")]
             ("redis+sentinel://me:secret@a,b/primary", "not_supported"),
-            ("temporal://x", "invalid_argument"),
+            ("temporal://x", "not_built"),
             ("http://me:secret@host", "invalid_argument"),
         ] {
             let error = connect(bad).await.expect_err(bad);

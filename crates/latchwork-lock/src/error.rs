@@ -124,7 +124,8 @@ pub enum ErrorKind {
     /// The program was built without this provider.
     #[error(
         "this program was not built with the lock provider for `{scheme}:`; \
-         build it with the feature `{feature}` of latchwork-lock{}",
+         build it with the feature `{feature}` of {}{}",
+        crate_of(feature),
         needs(feature)
     )]
     #[non_exhaustive]
@@ -134,6 +135,14 @@ pub enum ErrorKind {
         /// The cargo feature to enable.
         feature: &'static str,
     },
+}
+
+/// Which crate has the feature.
+fn crate_of(feature: &str) -> &'static str {
+    match feature {
+        "temporal" => "latchwork, and connect by `latchwork::connect`",
+        _ => "latchwork-lock",
+    }
 }
 
 /// What the build of a feature needs besides Rust and a C compiler.

@@ -110,6 +110,16 @@ impl Locks {
         crate::connect::connect_with(url, options).await
     }
 
+    /// The same with another way to open the backend, for crates that know more addresses than this one.
+    #[doc(hidden)]
+    pub async fn open_with<F: Future<Output = Result<Locks>>>(
+        url: &str,
+        options: &ConnectOptions,
+        open: impl Fn() -> F,
+    ) -> Result<Self> {
+        crate::connect::open_with(url, options, open).await
+    }
+
     /// The tables that the backend at an address needs, as SQL, for those who make them
     /// themselves. Nothing is connected to.
     ///
