@@ -13,6 +13,7 @@ use super::Client;
 pub struct TestBackend {
     connect: Box<dyn Fn() -> BoxFuture<'static, Result<Client>> + Send + Sync>,
     unit: Duration,
+    slowness: usize,
     clock: Option<ManualClock>,
     stored: Option<Count>,
     kept: Vec<Box<dyn Any + Send + Sync>>,
@@ -34,6 +35,7 @@ impl TestBackend {
         TestBackend {
             connect: Box::new(connect),
             unit: Duration::from_millis(300),
+            slowness: 1,
             clock: None,
             stored: None,
             kept: Vec::new(),
@@ -57,6 +59,13 @@ impl TestBackend {
     #[must_use]
     pub fn unit(self, unit: Duration) -> Self {
         TestBackend { unit, ..self }
+    }
+
+    /// How many times fewer rounds the cases do that lock again and again, and how many times more patient
+    /// their short waits are: for a backend on which a lock takes tens of milliseconds. One unless told.
+    #[must_use]
+    pub fn slowness(self, slowness: usize) -> Self {
+        TestBackend { slowness: slowness.max(1), ..self }
     }
 
     /// The clock of the backend *and* of its clients, where the case may move it.
@@ -85,6 +94,10 @@ impl TestBackend {
 
     pub(super) fn ttl_unit(&self) -> Duration {
         self.unit
+    }
+
+    pub(super) fn times_slower(&self) -> usize {
+        self.slowness
     }
 
     pub(super) fn manual_clock(&self) -> Option<&ManualClock> {

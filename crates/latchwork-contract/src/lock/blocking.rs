@@ -28,11 +28,12 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 async fn l01_threads_exclude_each_other(f: Fixture) {
     let key = f.key("counter");
     let counter = Arc::new(AtomicU64::new(0));
+    let rounds = f.rounds(25);
     let mut threads = Vec::new();
     for _ in 0..4 {
         let (locks, key, counter) = (Locks::from(f.open().await), key.clone(), counter.clone());
         threads.push(tokio::task::spawn_blocking(move || {
-            for _ in 0..25 {
+            for _ in 0..rounds {
                 let work = |_: &latchwork_lock::Held| {
                     let read = counter.load(Ordering::Relaxed);
                     std::thread::yield_now();
@@ -45,7 +46,7 @@ async fn l01_threads_exclude_each_other(f: Fixture) {
     for thread in threads {
         f.soon("the threads end", thread).await;
     }
-    assert_eq!(counter.load(Ordering::Relaxed), 100);
+    assert_eq!(counter.load(Ordering::Relaxed), 4 * rounds as u64);
 }
 
 async fn l05_threads_wait_without_limit_by_default(f: Fixture) {

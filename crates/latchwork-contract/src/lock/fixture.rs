@@ -83,6 +83,16 @@ impl Fixture {
         self.inner.backend.ttl_unit()
     }
 
+    /// How many rounds to do of so many.
+    pub fn rounds(&self, usual: usize) -> usize {
+        usual.div_ceil(self.inner.backend.times_slower()).max(2)
+    }
+
+    /// How many times longer a short wait is to be.
+    pub fn slowness(&self) -> u32 {
+        u32::try_from(self.inner.backend.times_slower()).unwrap_or(u32::MAX)
+    }
+
     /// A ttl of which a busy machine may dawdle away a third, and what must be held still is.
     pub fn patient_ttl(&self) -> Duration {
         (self.ttl() * 6).max(Duration::from_secs(4))
@@ -115,6 +125,7 @@ impl Fixture {
         future: impl Future<Output = T>,
     ) -> T {
         let Some(clock) = self.inner.backend.manual_clock() else {
+            let limit = limit * self.slowness();
             let ended = tokio::time::timeout(limit, future).await;
             return ended.unwrap_or_else(|_| panic!("not within {limit:?}: {what}"));
         };

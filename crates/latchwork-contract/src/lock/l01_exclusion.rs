@@ -66,7 +66,7 @@ async fn l01_shared_coexists_with_shared(f: Fixture) {
 
 async fn l01_one_of_many_wins(f: Fixture) {
     let clients = [f.open().await, f.open().await];
-    for round in 0..10 {
+    for round in 0..f.rounds(10) {
         let key = f.key(&format!("round {round}"));
         let asks = (0..16).map(|i| {
             let (locks, key) = (clients[i % 2].clone(), key.clone());
@@ -83,10 +83,11 @@ async fn l01_a_counter_without_atomics_loses_nothing(f: Fixture) {
     let key = f.key("counter");
     // Read, pause, write: not atomic, so that an overlap loses an increment.
     let counter = Arc::new(AtomicU64::new(0));
+    let rounds = f.rounds(25);
     let tasks = (0..8).map(|i| {
         let (locks, key, counter) = (clients[i % 2].clone(), key.clone(), counter.clone());
         tokio::spawn(async move {
-            for _ in 0..25 {
+            for _ in 0..rounds {
                 let guard = locks.lock(&key).wait(Duration::from_secs(30)).acquire().await;
                 let guard = guard.expect("its turn comes");
                 let read = counter.load(Ordering::Relaxed);
@@ -99,7 +100,7 @@ async fn l01_a_counter_without_atomics_loses_nothing(f: Fixture) {
     for task in join_all(tasks).await {
         task.expect("no panic");
     }
-    assert_eq!(counter.load(Ordering::Relaxed), 200);
+    assert_eq!(counter.load(Ordering::Relaxed), 8 * rounds as u64);
 }
 
 async fn l01_readers_never_meet_a_writer(f: Fixture) {
@@ -109,6 +110,7 @@ async fn l01_readers_never_meet_a_writer(f: Fixture) {
     let inside = Arc::new(AtomicI64::new(0));
     // At first all readers are in together; only then writers come between them.
     let together = Arc::new(Barrier::new(8));
+    let rounds = f.rounds(20);
     let tasks = (0..8).map(|i| {
         let (locks, key) = (clients[i % 2].clone(), key.clone());
         let (inside, together) = (inside.clone(), together.clone());
@@ -122,7 +124,7 @@ async fn l01_readers_never_meet_a_writer(f: Fixture) {
             if let Some(guard) = first {
                 guard.release().await.expect("it held to the end");
             }
-            for _ in 0..20 {
+            for _ in 0..rounds {
                 visit(&locks, &key, mode, &inside).await;
             }
         })

@@ -26,7 +26,7 @@ async fn l04_over_release(f: Fixture) {
     let locks = f.open().await;
     let key = f.key("a");
     let mut last = Fence::new(0);
-    for _ in 0..50 {
+    for _ in 0..f.rounds(50) {
         let guard = locks.lock(&key).acquire().await.expect("a free key");
         assert!(guard.fence() > last, "{} after {last}", guard.fence());
         last = guard.fence();
@@ -136,10 +136,11 @@ async fn l04_over_many_tasks(f: Fixture) {
     let clients = [f.open().await, f.open().await];
     let key = f.key("a");
     let seen = Arc::new(Mutex::new(Vec::new()));
+    let rounds = f.rounds(15);
     let tasks = (0..8).map(|i| {
         let (locks, key, seen) = (clients[i % 2].clone(), key.clone(), seen.clone());
         tokio::spawn(async move {
-            for _ in 0..15 {
+            for _ in 0..rounds {
                 let guard = locks.lock(&key).wait(Duration::from_secs(30)).acquire().await;
                 let guard = guard.expect("its turn comes");
                 seen.lock().expect("no panic").push(guard.fence());
@@ -152,6 +153,6 @@ async fn l04_over_many_tasks(f: Fixture) {
     }
     // In the order of the grants, since they were noted down inside.
     let seen = seen.lock().expect("no panic");
-    assert_eq!(seen.len(), 120);
+    assert_eq!(seen.len(), 8 * rounds);
     assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
 }

@@ -19,10 +19,11 @@ pub(super) const CASES: &[Case] = &[
 async fn l16_nothing_is_left_of_many_keys(f: Fixture) {
     let locks = f.open().await;
     let mut guards = Vec::new();
-    for i in 0..300 {
+    let keys = f.rounds(300);
+    for i in 0..keys {
         guards.push(locks.lock(f.key(&format!("{i}"))).acquire().await.expect("a free key"));
     }
-    assert_eq!(f.listed(&locks).await.len(), 300);
+    assert_eq!(f.listed(&locks).await.len(), keys);
     for (i, guard) in guards.into_iter().enumerate() {
         // Both ways to end a guard.
         if i % 2 == 0 {
@@ -37,17 +38,17 @@ async fn l16_nothing_is_left_of_many_keys(f: Fixture) {
 
 /// What a listing leaves out may be there all the same.
 async fn l16_nothing_is_stored_of_keys_that_nobody_uses(f: Fixture) {
-    const KEYS: u64 = 100;
+    let keys = f.rounds(100) as u64;
     let locks = f.open().await;
     let before = f.stored().await;
     let mut guards = Vec::new();
-    for i in 0..KEYS {
+    for i in 0..keys {
         guards.push(locks.lock(f.key(&format!("{i}"))).acquire().await.expect("a free key"));
     }
     let held = f.stored().await;
     assert!(
-        held >= before + KEYS,
-        "the count counts nothing: {before}, and {held} for {KEYS} keys"
+        held >= before + keys,
+        "the count counts nothing: {before}, and {held} for {keys} keys"
     );
     for guard in guards {
         guard.release().await.expect("held");
@@ -56,7 +57,7 @@ async fn l16_nothing_is_stored_of_keys_that_nobody_uses(f: Fixture) {
     let mut left = held;
     eventually("what was stored of these keys is gone", async || {
         left = f.stored().await;
-        left <= before + KEYS / 10
+        left <= before + keys / 10
     })
     .await;
 }
@@ -91,7 +92,7 @@ async fn l16_nothing_is_left_of_refused_requests(f: Fixture) {
     let locks = f.open().await;
     let key = f.key("a");
     let guard = locks.lock(&key).acquire().await.expect("a free key");
-    for _ in 0..20 {
+    for _ in 0..f.rounds(20) {
         assert!(locks.lock(&key).try_acquire().await.expect("it answers").is_none());
     }
     assert_eq!(f.listed(&locks).await, [key]);

@@ -24,7 +24,7 @@ async fn l21_a_dropped_guard_is_released(f: Fixture) {
 
 async fn l21_close_flushes_many(f: Fixture) {
     let (ours, theirs) = (f.open().await, f.open().await);
-    let keys: Vec<_> = (0..50).map(|i| f.key(&format!("{i}"))).collect();
+    let keys: Vec<_> = (0..f.rounds(50)).map(|i| f.key(&format!("{i}"))).collect();
     let mut guards = Vec::new();
     for key in &keys {
         guards.push(ours.lock(key).acquire().await.expect("a free key"));

@@ -54,6 +54,7 @@ async fn l01_all_or_nothing(f: Fixture) {
 async fn l05_all_opposite_orders_do_not_deadlock(f: Fixture) {
     let clients = [f.open().await, f.open().await];
     let names = ["a", "b", "c"].map(|name| f.key(name));
+    let rounds = f.rounds(5);
     let tasks = (0..6).map(|i| {
         let locks = clients[i % 2].clone();
         let mut keys = names.to_vec();
@@ -62,7 +63,7 @@ async fn l05_all_opposite_orders_do_not_deadlock(f: Fixture) {
             keys.reverse();
         }
         tokio::spawn(async move {
-            for _ in 0..5 {
+            for _ in 0..rounds {
                 let set = locks.lock_all(&keys).wait(Duration::from_secs(30)).acquire().await;
                 tokio::task::yield_now().await;
                 set.expect("its turn comes").release().await.expect("held");

@@ -75,7 +75,7 @@ async fn race(
 }
 
 async fn l01_payment_same_idempotency_key_captures_once(f: Fixture) {
-    for round in 0..10 {
+    for round in 0..f.rounds(10) {
         let (answers, writes) = race(&f, round, ["key-1", "key-1"]).await;
         assert_eq!(writes, 1, "exactly one capture is created");
         assert_eq!(answers, [Ok(1), Ok(1)], "both get the same result");
@@ -83,7 +83,7 @@ async fn l01_payment_same_idempotency_key_captures_once(f: Fixture) {
 }
 
 async fn l01_payment_different_idempotency_keys_capture_once(f: Fixture) {
-    for round in 0..10 {
+    for round in 0..f.rounds(10) {
         let (answers, writes) = race(&f, round, ["key-1", "key-2"]).await;
         assert_eq!(writes, 1, "the payment is captured exactly once");
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);

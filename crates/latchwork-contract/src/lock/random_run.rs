@@ -27,6 +27,8 @@ struct Run {
     writes: std::sync::atomic::AtomicU64,
     keys: Vec<String>,
     ttl: Duration,
+    /// How much longer everything takes than elsewhere.
+    slowness: u32,
     end: Moment,
 }
 
@@ -43,6 +45,7 @@ async fn l01_a_random_history_is_sound(f: Fixture) {
         writes: std::sync::atomic::AtomicU64::new(0),
         keys: (0..3).map(|i| f.key(&format!("{i}"))).collect(),
         ttl: f.ttl() * 2,
+        slowness: f.slowness(),
         // Some hold to the end of their ttl: there must be time for others.
         end: f.now().after(Duration::from_secs(3).max(f.ttl() * 8)),
     });
@@ -77,9 +80,9 @@ async fn work(run: &Run, locks: &Locks, mut rng: StdRng) {
         let request: u64 = rng.random();
         let key = &run.keys[rng.random_range(0..run.keys.len())];
         let mode = if rng.random_bool(0.4) { Mode::Shared } else { Mode::Exclusive };
-        let wait = Duration::from_millis(rng.random_range(1..400));
+        let wait = Duration::from_millis(rng.random_range(1..400)) * run.slowness;
         // Some are given up midway.
-        let patience = Duration::from_millis(rng.random_range(50..1_000));
+        let patience = Duration::from_millis(rng.random_range(50..1_000)) * run.slowness;
         let record = |what| run.recorder.record(key, request, what).expect("in memory");
         record(What::Asked { mode, until: locks.clock().now().after(wait.min(patience)) });
         let asking = locks.lock(key).mode(mode).note(format!("{request}")).ttl(run.ttl).wait(wait);
