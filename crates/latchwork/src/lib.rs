@@ -18,6 +18,8 @@ pub use latchwork_flow as flow;
 pub use latchwork_lock as lock;
 #[doc(no_inline)]
 pub use latchwork_lock::{Guard, Locks};
+#[cfg(feature = "temporal")]
+pub use latchwork_temporal as temporal;
 #[cfg(feature = "work")]
 pub use latchwork_work as work;
 
@@ -49,12 +51,29 @@ pub mod prelude {
     pub use latchwork_lock::prelude::*;
 }
 
-/// Locks at an address of any provider that this build has.
+/// Locks at an address of any provider that this build has: those of
+/// [`Locks::connect`](lock::Locks::connect), and with the feature `temporal` also
+/// `temporal://host:7233/namespace?task-queue=…`, or `temporals://…` with TLS.
 ///
 /// # Errors
 /// As for [`Locks::connect`](lock::Locks::connect).
 pub async fn connect(url: &str) -> lock::Result<Locks> {
-    Locks::connect(url).await
+    connect_with(url, &lock::ConnectOptions::default()).await
+}
+
+/// The same, as the options say: a backend that cannot be reached for the moment may be tried again.
+///
+/// # Errors
+/// As for [`Locks::connect_with`](lock::Locks::connect_with).
+pub async fn connect_with(url: &str, options: &lock::ConnectOptions) -> lock::Result<Locks> {
+    #[cfg(feature = "temporal")]
+    if matches!(url.split_once(':'), Some(("temporal" | "temporals", _))) {
+        let open = || async move {
+            latchwork_temporal::TemporalLockProvider::connect(url).await.map(Locks::new)
+        };
+        return Locks::open_with(url, options, open).await;
+    }
+    Locks::connect_with(url, options).await
 }
 
 /// The README's examples, so that they compile.
