@@ -16,8 +16,9 @@ use crate::state::micros;
 /// How long a request that does not wait may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How much longer than its wait a request may take that has got no answer yet.
-const FIRST_ANSWER: Duration = Duration::from_millis(1_500);
+/// How much longer than its wait a request may take that has got no answer yet: a mutex that has to start, or
+/// that many ask at once, takes a while to say that it is taken.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
 
 /// Requests a lease and waits as the request says.
 ///

@@ -12,7 +12,7 @@ use temporalio_common::protos::temporal::api::common::v1::Payload;
 use temporalio_common::protos::temporal::api::enums::v1::EventType;
 use temporalio_common::protos::temporal::api::history::v1::HistoryEvent;
 
-use crate::support::{Host, client, config, eventually, fresh, open, trial};
+use crate::support::{Host, client, config, eventually, fresh, open, open_ready, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 async fn lock_and_unlock() {
     let config = config(&fresh("basic"));
     let _host = Host::start(&config);
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let key = fresh("repo");
     let first = locks.lock(&key).acquire().await.expect("a free key");
     assert!(locks.lock(&key).try_acquire().await.expect("it answers").is_none());
@@ -96,7 +96,7 @@ async fn idle_shutdown() {
     let mut config = config(&fresh("idle"));
     config.idle_timeout = Duration::from_secs(1);
     let _host = Host::start(&config);
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let key = fresh("k");
     let first = locks.lock(&key).acquire().await.expect("a free key");
     let fence = first.fence();
@@ -149,7 +149,7 @@ async fn activity_restarts_the_idle_timer() {
     let mut config = config(&fresh("restart"));
     config.idle_timeout = Duration::from_secs(4);
     let _host = Host::start(&config);
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let key = fresh("k");
     let lock = async || {
         locks.lock(&key).acquire().await.expect("a free key").release().await.expect("held");
@@ -181,7 +181,7 @@ async fn activity_restarts_the_idle_timer() {
 async fn a_key_called_namespace() {
     let config = config(&fresh("named"));
     let _host = Host::start(&config);
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let key = fresh("Namespace namespace");
     assert!(!locks.exists(&key).await.expect("there is none"));
     assert!(locks.break_lock(&key).await.expect("there is none").is_empty());
@@ -192,7 +192,7 @@ async fn search_attribute() {
     let config = config(&fresh("attribute"));
     let _host = Host::start(&config);
     let key = fresh("k");
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let guard = locks.lock(&key).acquire().await.expect("a free key");
     let client = client(&config).await;
     let query = format!("{} = 'lock/{key}'", latchwork_temporal::RESOURCE_ATTRIBUTE);
@@ -219,7 +219,7 @@ async fn continue_as_new_under_load() {
     let mut config = config(&fresh("long"));
     config.operations_per_run = Some(12);
     let _host = Host::start(&config);
-    let clients = [open(&config).await, open(&config).await];
+    let clients = [open_ready(&config).await, open(&config).await];
     let key = fresh("k");
     let (tasks, turns) = (8, 6);
     let inside = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));

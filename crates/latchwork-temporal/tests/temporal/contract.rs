@@ -9,7 +9,7 @@ use temporalio_client::{UntypedQuery, WorkflowListOptions, WorkflowQueryOptions}
 use temporalio_common::UntypedWorkflow;
 use temporalio_common::data_converters::RawValue;
 
-use crate::support::{Host, MISSING, client, config, fresh, server};
+use crate::support::{Host, MISSING, client, config, fresh, server, wait_for_worker};
 
 pub(crate) fn suite() -> Suite {
     if server().is_none() {
@@ -18,11 +18,12 @@ pub(crate) fn suite() -> Suite {
     suite_of("temporal", async || {
         let config = config(&fresh("case"));
         let host = Host::start(&config);
+        wait_for_worker(&config).await;
         let counted = config.clone();
         TestBackend::new(move || TemporalLockProvider::open(config.clone()))
             // A call takes tens of milliseconds, and some of them more on a busy machine.
-            .unit(Duration::from_millis(1_500))
-            .slowness(6)
+            .unit(Duration::from_millis(2_500))
+            .slowness(8)
             .stored(move || stored(counted.clone()))
             .keep(host)
     })

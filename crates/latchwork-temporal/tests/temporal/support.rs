@@ -88,6 +88,18 @@ pub(crate) async fn open(config: &TemporalConfig) -> Locks {
     Locks::new(provider).with_defaults(LockConfig { ttl, ..LockConfig::default() })
 }
 
+/// The same, once a worker answers on the task queue: on a busy machine it takes a while to start.
+pub(crate) async fn open_ready(config: &TemporalConfig) -> Locks {
+    wait_for_worker(config).await;
+    open(config).await
+}
+
+/// Waits until a worker answers on the task queue.
+pub(crate) async fn wait_for_worker(config: &TemporalConfig) {
+    let provider = TemporalLockProvider::open(config.clone()).await.expect("the server is there");
+    provider.ready(&fresh("first"), SOON * 2).await.expect("the worker starts");
+}
+
 /// A client of the server's own calls.
 pub(crate) async fn client(config: &TemporalConfig) -> Client {
     config.connect().await.expect("the server is there")

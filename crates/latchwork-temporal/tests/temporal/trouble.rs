@@ -27,7 +27,7 @@ use temporalio_common::protos::temporal::api::workflowservice::v1::{
 
 use crate::caller::{LockingWorkflow, Plan, Work, host};
 use crate::clients::is_running;
-use crate::support::{Host, client, config, config_at, eventually, fresh, open, trial};
+use crate::support::{Host, client, config, config_at, eventually, fresh, open, open_ready, trial};
 use crate::workflows;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -261,7 +261,15 @@ async fn free_mutex() -> (TemporalConfig, Host, Client, String) {
     let config = config(&fresh("raw"));
     let host = Host::start(&config);
     let key = fresh("k");
-    open(&config).await.lock(&key).acquire().await.expect("free").release().await.expect("held");
+    open_ready(&config)
+        .await
+        .lock(&key)
+        .acquire()
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
     let client = client(&config).await;
     (config, host, client, workflow_id(&format!("lock/{key}")))
 }
@@ -315,7 +323,7 @@ async fn races_the_shutdown() {
     let mut config = config(&fresh("race"));
     config.idle_timeout = Duration::from_millis(300);
     let _host = Host::start(&config);
-    let locks = open(&config).await;
+    let locks = open_ready(&config).await;
     let tasks = (0..6).map(|task| {
         let locks = locks.clone();
         tokio::spawn(async move {
