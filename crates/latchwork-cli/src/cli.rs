@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "temporal")]
+use crate::commands::temporal;
 use crate::commands::{completions, demo, flows, lock, locks};
 #[cfg(feature = "sqlite")]
 use crate::commands::{config, serve, tokens, types};
@@ -35,6 +37,8 @@ enum Command {
     Flows(flows::FlowsCommand),
     #[cfg(feature = "sqlite")]
     Serve(serve::Serve),
+    #[cfg(feature = "temporal")]
+    Temporal(temporal::TemporalCommand),
     #[cfg(feature = "sqlite")]
     Tokens(tokens::TokensCommand),
     #[cfg(feature = "sqlite")]
@@ -61,6 +65,8 @@ impl Cli {
             Command::Flows(flows) => flows.run(),
             #[cfg(feature = "sqlite")]
             Command::Serve(serve) => serve.run(),
+            #[cfg(feature = "temporal")]
+            Command::Temporal(temporal) => temporal.run(),
             #[cfg(feature = "sqlite")]
             Command::Tokens(tokens) => tokens.run(),
             #[cfg(feature = "sqlite")]

@@ -63,7 +63,7 @@ impl LockLocation {
                 None if !at.contains(':') => return Err(neither(at)),
                 None => {
                     // Also for files: it knows what an address of them may look like.
-                    let locks = Locks::connect_with(at, options).await?;
+                    let locks = latchwork::connect_with(at, options).await?;
                     match as_file_url(at) {
                         Some(file) if companion.is_some() => file,
                         _ => return Ok(locks),
@@ -123,6 +123,7 @@ impl LockLocation {
             "mysql" | "mariadb" => &["MYSQL_PWD"],
             "redis" | "rediss" | "redis+unix" => &["REDISCLI_AUTH"],
             "etcd" | "etcds" => &["ETCDCTL_PASSWORD"],
+            "temporals" => &["TEMPORAL_API_KEY"],
             _ => &[],
         });
         names

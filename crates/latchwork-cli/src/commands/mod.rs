@@ -9,6 +9,8 @@ pub(crate) mod lock;
 pub(crate) mod locks;
 #[cfg(feature = "sqlite")]
 pub(crate) mod serve;
+#[cfg(feature = "temporal")]
+pub(crate) mod temporal;
 #[cfg(feature = "sqlite")]
 pub(crate) mod tokens;
 #[cfg(feature = "sqlite")]

@@ -1,6 +1,7 @@
 //! Many runs want one key at once, on every backend: all get it in their turn, one at a time.
 
 use std::fs;
+use std::ops::RangeInclusive;
 
 use crate::support::{LockDirectory, Running, assert_code, latchwork, server, unique_key};
 
@@ -14,10 +15,14 @@ const COUNT: &str = r#"read n < "$D/count"; echo $((n + 1)) > "$D/count""#;
 fn all_get_their_turn(place: &LockDirectory, at: &str) {
     let key = unique_key("contention");
     fs::write(place.path("count"), "0\n").expect("written");
-    for round in 1..=ROUNDS {
+    rounds(place, at, &key, 1..=ROUNDS);
+}
+
+fn rounds(place: &LockDirectory, at: &str, key: &str, rounds: RangeInclusive<usize>) {
+    for round in rounds {
         let start = |_| {
             let mut command = latchwork();
-            command.args(["lock", &key, "--at", at, "--wait", "60s", "--", "sh", "-c", COUNT]);
+            command.args(["lock", key, "--at", at, "--wait", "60s", "--", "sh", "-c", COUNT]);
             command.env("D", place.path("")).stderr(std::process::Stdio::piped());
             Running::start(&mut command)
         };
@@ -71,4 +76,28 @@ fn all_get_their_turn_on_redis() {
 #[test]
 fn all_get_their_turn_on_etcd() {
     all_get_their_turn_on("LATCHWORK_TEST_ETCD");
+}
+
+/// Two rounds only, since each lock takes tens of milliseconds there; the worker is killed between them.
+#[cfg(feature = "temporal")]
+#[test]
+fn all_get_their_turn_on_temporal() {
+    let Some(server) = server("LATCHWORK_TEST_TEMPORAL") else { return };
+    let place = LockDirectory::new();
+    let key = unique_key("contention");
+    let at = format!("temporal://{server}/default?task-queue={key}");
+    let worker = || {
+        let mut command = latchwork();
+        command.args(["temporal", "worker", "--at", &at]).stderr(std::process::Stdio::null());
+        Running::start(&mut command)
+    };
+    fs::write(place.path("count"), "0\n").expect("written");
+    let first = worker();
+    rounds(&place, &at, &key, 1..=1);
+    first.send(rustix::process::Signal::KILL);
+    drop(first.output());
+    let second = worker();
+    rounds(&place, &at, &key, 2..=2);
+    second.send(rustix::process::Signal::TERM);
+    assert_code(&second.output(), 0);
 }

@@ -146,6 +146,8 @@ fn a_server_that_does_not_come_is_named_with_the_tries() {
         "postgres://127.0.0.1:1/x",
         "mysql://127.0.0.1:1/x",
         "etcd://127.0.0.1:1",
+        #[cfg(feature = "temporal")]
+        "temporal://127.0.0.1:1",
     ] {
         let started = Instant::now();
         let out = latchwork()
