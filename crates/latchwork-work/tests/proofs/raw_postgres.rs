@@ -248,7 +248,7 @@ async fn w03_stale_statistics_make_no_lane_slow(database: TestDatabase) {
     let work = database.manager().await;
     let keys: Vec<_> = (0..5_000).map(|n| format!("row-{n}")).collect();
     let order = propose(&work, "keyed", json!({ "keys": keys })).await.id;
-    database.run("VACUUM ANALYZE").await;
+    database.vacuum().await;
     let failed = OrderState::Failed;
     ada(&work).transition_order(order, failed, EventNote::new()).await.expect("moved");
     ada(&work).retry(order).await.expect("retried, within the time of an answer");

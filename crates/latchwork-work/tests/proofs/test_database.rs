@@ -65,6 +65,18 @@ impl TestDatabase {
         sqlx::query(sql).execute(&mut self.pg().await).await.expect("legal SQL").rows_affected()
     }
 
+    /// Cleans up the tables of this test and counts their rows for the planner. Without their names
+    /// PostgreSQL would do so with those of all other tests as well.
+    pub(crate) async fn vacuum(&self) {
+        let mut connection = self.pg().await;
+        let tables = "SELECT string_agg(quote_ident(tablename), ', ') FROM pg_tables \
+                      WHERE schemaname = current_schema()";
+        let tables: String =
+            sqlx::query_scalar(tables).fetch_one(&mut connection).await.expect("tables");
+        let sql = AssertSqlSafe(format!("VACUUM ANALYZE {tables}"));
+        sqlx::raw_sql(sql).execute(&mut connection).await.expect("legal SQL");
+    }
+
     /// One number.
     pub(crate) async fn number(&self, sql: &str) -> i64 {
         let sql = AssertSqlSafe(sql.to_owned());
